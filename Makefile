@@ -1,0 +1,27 @@
+# make setup: everything into .venv.  make demo: the whole system on real digits.  make test: all checks.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test lint clean
+setup: .venv/ready
+
+# PyTorch by its exact version, and first: pip then takes the build for this machine.
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/repper run --data digits --clients 20 --alpha 0.5 --out runs/demo --overwrite
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+clean:
+	rm -rf .venv runs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+import sys
+
+from repper.cli import main
+
+sys.exit(main())

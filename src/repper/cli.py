@@ -1,0 +1,214 @@
+"""The command line. It imports PyTorch only for a command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from repper import __version__
+from repper.config import OPTIONS, Config, parse, read_config
+from repper.errors import RepperError, missing_extra, nearest, unknown
+
+JSON_KEYS = (
+    "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
+    "seconds",
+)  # fmt: skip
+EXAMPLES = """examples:
+  repper run
+  repper run --data digits --clients 20 --alpha 0.1 --personalize svm --out my-run
+  repper run --config my.toml --rounds 50 --resume
+  repper partition --data digits --alpha 0.1 --out bubbles.png
+  repper predict --run my-run --client 7 image.png
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RepperError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        return _dispatch(arguments)
+    except RepperError as error:
+        message, code = str(error), 2
+    except KeyboardInterrupt:
+        message, code = "interrupted; the same command with --resume goes on", 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        message, code = f"{error.strerror or error}: {error.filename or 'a file'}", 2
+    except Exception as error:
+        message, code = f"internal error, {type(error).__name__}: {error}", 1
+        message += "" if debug else " (--debug shows where)"
+    if debug:
+        traceback.print_exc()
+    print("repper:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser, commands = _parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        raise unknown("command", arguments[0], commands)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        known = commands[options.command]._option_string_actions if options.command else ["--help"]
+        guess = nearest(rest[0].split("=")[0], known)
+        hint = f", did you mean {guess}?" if guess else f" (see {parser.prog} --help)"
+        raise RepperError(f"unknown option {rest[0]}{hint}")
+    if options.command is None:
+        parser.print_help()
+        return 0
+    command: Callable[[argparse.Namespace], int] = options.function
+    return command(options)
+
+
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(
+        prog="repper",
+        description="Federated image classifiers that fit each client.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"repper {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    built: dict[str, Parser] = {}
+
+    def add(name: str, help: str, function: Callable[[argparse.Namespace], int]) -> Parser:
+        built[name] = commands.add_parser(
+            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
+        )
+        built[name].set_defaults(function=function)
+        built[name].add_argument("--debug", action="store_true", help="show tracebacks")
+        return built[name]
+
+    run = add("run", "learn an encoder across clients, then a head for each", _run)
+    run.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
+    _add_settings(run, list(OPTIONS))
+    run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    run.add_argument("--overwrite", action="store_true", help="replace the run in the folder")
+    run.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+
+    partition = add(
+        "partition", "divide a data set among clients and draw who holds what", _partition
+    )
+    chosen = [name for name, option in OPTIONS.items() if option.group == "data"]
+    _add_settings(partition, [*chosen, "seed"])
+    partition.add_argument(
+        "--out", metavar="FILE", default="bubbles.png",
+        help="a picture (.png, .svg, .pdf) or a manifest for `repper run --partition` (.json)",
+    )  # fmt: skip
+
+    predict = add("predict", "classify images with a client's own classifier", _predict)
+    predict.add_argument("--run", required=True, metavar="RUN", help="run folder")
+    predict.add_argument("--client", required=True, metavar="N", help="the client's number")
+    predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
+    predict.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
+    return parser, built
+
+
+def _add_settings(parser: Parser, names: list[str]) -> None:
+    """A flag for each setting; those not given stay None, so that a TOML file can give them."""
+    groups: dict[str, Any] = {}
+    for name in names:
+        option = OPTIONS[name]
+        group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
+        groups[option.group] = group
+        default = Config.__dataclass_fields__[name].default
+        choices = "|".join(option.choices()) if option.choices else None
+        shown = f" (default: {default})" if default is not None else ""
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            metavar=choices or "X",
+            help=option.help + shown,
+        )
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that flags give."""
+    given = {name: getattr(options, name, None) for name in OPTIONS}
+    return {name: parse(name, text) for name, text in given.items() if text is not None}
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = read_config(Path(options.config)) if options.config else {}
+    config = Config(**settings | _settings(options))
+    if options.resume and options.overwrite:
+        raise RepperError(
+            "--resume goes on with a run and --overwrite replaces it: give one of them"
+        )
+    try:
+        from repper.experiment import Finished, execute
+        from repper.progress import Display, print_results
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "repper run") from error
+    with Display() as display:
+        for event in execute(config, resume=options.resume, overwrite=options.overwrite):
+            display.show(event)
+    if isinstance(event, Finished):
+        print_results(event.run)
+        if options.json:
+            result = event.run.result
+            print(json.dumps({key: result[key] for key in JSON_KEYS}))
+    return 0
+
+
+def _partition(options: argparse.Namespace) -> int:
+    from repper.datasets import load
+
+    path = Path(options.out)
+    options.out = None
+    config = Config(**_settings(options))
+    data = load(config.data, config.data_dir)
+    partition = config.build_partition(data)
+    if path.suffix == ".json":
+        partition.save(path, data)
+    else:
+        try:
+            from repper.plots import bubbles
+        except ModuleNotFoundError as error:
+            raise missing_extra(error.name or "matplotlib", "train", "drawing") from error
+        mix = f", alpha {config.alpha:g}" if config.partition == "dirichlet" else ""
+        bubbles(path, data, partition, f"{data.name}, {config.partition}{mix}")
+    counts, tested = partition.counts(data)
+    sizes, kinds = counts.sum(1), (counts > 0).sum(1)
+    print(
+        f"{partition.clients} clients with {sizes.min()} to {sizes.max()} training images, "
+        f"{tested.sum(1).min()} to {tested.sum(1).max()} test images, "
+        f"{kinds.min()} to {kinds.max()} of {len(data.classes)} classes"
+    )
+    print(f"hash {partition.hash}")
+    print(f"written to {path}")
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    try:
+        client = int(options.client)
+    except ValueError as error:
+        raise RepperError(f"--client must be a whole number, got {options.client!r}") from error
+    from repper import open_run
+
+    answers = open_run(options.run).predict_with_scores(client, options.images)
+    if options.json:
+        rows = [
+            {"image": image, "class": name, "scores": scores}
+            for image, (name, scores) in zip(options.images, answers, strict=True)
+        ]
+        print(json.dumps({"client": client, "predictions": rows}))
+    else:
+        for image, (name, _) in zip(options.images, answers, strict=True):
+            print(f"{image}\t{name}")
+    return 0

@@ -1,0 +1,377 @@
+"""Settings: one frozen value, from flags, a TOML file or Python, checked in one place.
+
+This file needs no PyTorch, so that `repper run --help` is quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repper.datasets import DATASETS, Dataset
+from repper.encoders import ENCODERS, NORMS
+from repper.engines import ENGINES
+from repper.errors import RepperError, nearest, unknown
+from repper.heads import HEADS
+from repper.methods import METHODS
+from repper.partition import Partition, read_partition, split
+from repper.personalize import KEEP, FitHead, Keep, Personalizer, personalizer_names
+
+if TYPE_CHECKING:
+    from repper.methods.method import Method
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a setting means, and which values it takes."""
+
+    help: str
+    group: str
+    choices: Callable[[], Iterable[str]] | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+
+def _option(default: Any, help: str, group: str, **limits: Any) -> Any:
+    choices = limits.pop("choices", None)
+    lazy = choices if choices is None or callable(choices) else (lambda: choices)
+    option = Option(help, group, lazy, **limits)
+    return field(default=default, metadata={"option": option})
+
+
+def _data(default: Any, help: str, **limits: Any) -> Any:
+    return _option(default, help, "data", **limits)
+
+
+def _stage1(default: Any, help: str, **limits: Any) -> Any:
+    return _option(default, help, "stage 1: the encoder", **limits)
+
+
+def _stage2(default: Any, help: str, **limits: Any) -> Any:
+    return _option(default, help, "stage 2: the heads", **limits)
+
+
+def _how(default: Any, help: str, **limits: Any) -> Any:
+    return _option(default, help, "how to run", **limits)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting of a run. A setting's flag and TOML key is its name with `-` for `_`."""
+
+    data: str = _data("digits", f"data set: {', '.join(DATASETS)}")
+    data_dir: str | None = _data(
+        None, "folder of data sets (default: REPPER_DATA, else ~/.cache/repper)"
+    )
+    partition: str = _data(
+        "dirichlet", "how clients differ: dirichlet, iid, shards, or a manifest (.json)"
+    )
+    clients: int = _data(20, "number of clients", least=1)
+    alpha: float = _data(0.5, "Dirichlet concentration: smaller is more skewed", above=0)
+    classes_per_client: int = _data(2, "classes each client holds, for shards", least=1)
+    min_train: int = _data(10, "least training images a client may have", least=2)
+    min_test: int = _data(1, "least test images a client may have", least=1)
+
+    method: str = _stage1("repper", "federated method", choices=lambda: METHODS)
+    encoder: str = _stage1("small", "encoder", choices=lambda: ENCODERS)
+    width: float = _stage1(1.0, "factor on the encoder's channels", above=0, most=16)
+    norm: str = _stage1("batch", "normalization in the encoder", choices=NORMS)
+    projection: str = _stage1(
+        "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
+    )
+    loss: str = _stage1("paper", "form of the contrastive loss", choices=("paper", "usual"))
+    temperature: float = _stage1(0.1, "temperature of the contrastive loss", above=0)
+    augment: str = _stage1(
+        "strong", "strength of the random views", choices=("none", "weak", "strong")
+    )
+    participation: float = _stage1(
+        0.2, "share of the clients in a round (the paper's C)", above=0, most=1
+    )
+    stage1_clients: str | None = _stage1(
+        None, "clients in stage 1: a count or a list such as 0,3,7 (default: all)"
+    )
+    rounds: int = _stage1(30, "rounds; 0 leaves the encoder untrained", least=0)
+    epochs: int = _stage1(5, "local epochs in a round (the paper's E)", least=1)
+    batch: int = _stage1(256, "images in a batch", least=2)
+    lr: float = _stage1(1e-3, "learning rate of Adam", above=0)
+    lr_decay: float = _stage1(
+        1.0, "factor on the learning rate every --lr-decay-every rounds", above=0, most=1
+    )
+    lr_decay_every: int = _stage1(50, "rounds between two steps of --lr-decay", least=1)
+    weight_decay: float = _stage1(1e-4, "L2 weight decay", least=0)
+    init: str | None = _stage1(
+        None, "start from this encoder: a run folder or its encoder.safetensors"
+    )
+
+    personalize: str | None = _stage2(
+        None,
+        "what a client does last (default: the method's own choice)",
+        choices=personalizer_names,
+    )
+    head_epochs: int | None = _stage2(
+        None, "epochs of a linear or mlp head (default: at least 10 epochs and 100 steps)", least=1
+    )
+    head_lr: float = _stage2(0.01, "learning rate of a linear or mlp head", above=0)
+    head_batch: int = _stage2(256, "images in a batch of a linear or mlp head", least=1)
+    head_optimizer: str = _stage2(
+        "adam", "optimizer of a linear or mlp head", choices=("adam", "sgd")
+    )
+    head_weight_decay: float = _stage2(1e-4, "L2 weight decay of a linear or mlp head", least=0)
+    head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1)
+    head_c: float = _stage2(1.0, "inverse regularization of an svm or logistic head", above=0)
+    svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
+    head_input: str = _stage2(
+        "r", "features a head takes: r, or z (r at length one)", choices=("r", "z")
+    )
+
+    evaluate_every: int = _how(
+        0,
+        "run stage 2 every N rounds too, to draw accuracy over rounds; 0: only at the end",
+        least=0,
+    )
+    validation: float = _how(
+        0.0, "share of each client's training images kept to choose the round by", least=0, most=0.9
+    )
+    knn: int = _how(
+        1000, "images in the k-NN check of the encoder after each round; 0: none", least=0
+    )
+    seed: int = _how(0, "seed of every random choice", least=0)
+    engine: str = _how(
+        "pool",
+        "where clients run: this process (serial) or several (pool)",
+        choices=lambda: ENGINES,
+    )
+    workers: int = _how(0, "processes of the pool; 0: one per core", least=0, most=1024)
+    device: str = _how("auto", "auto, cpu, cuda, cuda:N or mps")
+    out: str | None = _how(None, "run folder (default: runs/ and a name made from the settings)")
+
+    overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Settings of single clients, from `[clients.N]` tables of a TOML file: `personalize`."""
+
+    def __post_init__(self) -> None:
+        for name, option in OPTIONS.items():
+            object.__setattr__(self, name, _checked(name, option, getattr(self, name)))
+        if self.validation and not self.evaluate_every:
+            raise RepperError(
+                "--validation chooses among evaluated rounds: give --evaluate-every N too"
+            )
+        if self.evaluate_every > self.rounds > 0 and self.validation:
+            raise RepperError(
+                f"--evaluate-every {self.evaluate_every} evaluates none of {self.rounds} rounds, "
+                f"so --validation has nothing to choose from"
+            )
+        for client, settings in self.overrides.items():
+            for key, value in settings.items():
+                if key != "personalize":
+                    raise unknown(f"key in [clients.{client}]", key, ["personalize"])
+                if value not in personalizer_names():
+                    raise unknown(f"personalize in [clients.{client}]", value, personalizer_names())
+
+    def check_clients(self) -> None:
+        """Refuse settings about clients that do not exist, once their number is known."""
+        self.stage1()
+        for client in self.overrides:
+            if not 0 <= client < self.clients:
+                raise RepperError(
+                    f"[clients.{client}]: clients are numbered 0 to {self.clients - 1}"
+                )
+
+    def stage1(self) -> tuple[int, ...]:
+        """The clients that may take part in stage 1."""
+        if self.stage1_clients is None:
+            return tuple(range(self.clients))
+        text = self.stage1_clients.strip()
+        try:
+            if "," not in text:
+                count = int(text)
+                if not 1 <= count <= self.clients:
+                    raise RepperError(
+                        f"--stage1-clients must be a count from 1 to {self.clients} "
+                        f"or a list such as 0,3,7, got {text}"
+                    )
+                return tuple(range(count))
+            listed = sorted({int(part) for part in text.split(",") if part.strip()})
+        except ValueError as error:
+            raise RepperError(
+                f"--stage1-clients must be a count or a list such as 0,3,7, got {text!r}"
+            ) from error
+        if wrong := [client for client in listed if not 0 <= client < self.clients]:
+            raise RepperError(
+                f"--stage1-clients names client {wrong[0]}, but clients are numbered "
+                f"0 to {self.clients - 1}"
+            )
+        if not listed:
+            raise RepperError("--stage1-clients names no client")
+        return tuple(listed)
+
+    def build_partition(self, data: Dataset) -> Partition:
+        """The partition that the settings name: a kind, or a manifest to repeat."""
+        if self.partition.endswith(".json"):
+            return read_partition(Path(self.partition), data)
+        return split(
+            data,
+            self.partition,
+            clients=self.clients,
+            alpha=self.alpha,
+            classes_per_client=self.classes_per_client,
+            min_train=self.min_train,
+            min_test=self.min_test,
+            seed=self.seed,
+        )
+
+    def build_method(self) -> Method:
+        kind = METHODS[self.method]
+        return kind(**{f.name: getattr(self, f.name) for f in dataclasses.fields(kind)})
+
+    def personalize_as(self, client: int) -> str:
+        """The name of what this client does last."""
+        own = self.overrides.get(client, {}).get("personalize")
+        return own or self.personalize or METHODS[self.method].personalize
+
+    def build_personalizer(self, client: int) -> Personalizer:
+        kind = self.personalize_as(client)
+        if kind == KEEP:
+            return Keep()
+        given = {
+            "epochs": self.head_epochs,
+            "lr": self.head_lr,
+            "batch": self.head_batch,
+            "optimizer": self.head_optimizer,
+            "weight_decay": self.head_weight_decay,
+            "hidden": self.head_hidden,
+            "c": self.head_c,
+            "kernel": self.svm_kernel,
+        }
+        taken = HEADS[kind]().get_params()
+        settings = tuple((name, value) for name, value in given.items() if name in taken)
+        return FitHead(kind, settings, unit_input=self.head_input == "z")
+
+    def to_toml(self) -> dict[str, Any]:
+        """This value as the tables of a TOML file that `read_config` turns back into it."""
+        tables = {
+            _key(name): getattr(self, name) for name in OPTIONS if getattr(self, name) is not None
+        }
+        if self.overrides:
+            personal = {str(client): dict(s) for client, s in sorted(self.overrides.items())}
+            tables["clients"] = {"count": self.clients, **personal}
+        return tables
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide a result: a run is resumed only with the same ones.
+
+        More rounds continue a run; where and on how many processes it runs changes no bit of it.
+        """
+        free = {"rounds", "engine", "workers", "out", "data-dir"}
+        return {key: value for key, value in self.to_toml().items() if key not in free}
+
+    def name(self) -> str:
+        """A folder name for this run: the same settings have the same name."""
+        text = json.dumps(self.identity() | {"rounds": self.rounds}, sort_keys=True)
+        short = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return "-".join(filter(None, [self.data, self.method, self.personalize, short]))
+
+
+OPTIONS: dict[str, Option] = {
+    f.name: f.metadata["option"] for f in dataclasses.fields(Config) if "option" in f.metadata
+}
+_HINTS = typing.get_type_hints(Config)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def parse(name: str, text: str) -> Any:
+    """A setting's value from the text of its flag."""
+    for kind in _kinds(name):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise RepperError(f"--{_key(name)} must be {_expected(name)}, got {text!r}")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, as arguments for `Config`."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise RepperError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RepperError(f"{path} is not a TOML file: {error}") from error
+    settings: dict[str, Any] = {}
+    for key, value in tables.items():
+        name = key.replace("-", "_")
+        if name == "clients" and isinstance(value, dict):
+            settings |= _clients_table(path, dict(value))
+        elif name not in OPTIONS:
+            raise _unknown_key(path, key)
+        elif name == "stage1_clients" and not isinstance(value, str):
+            settings[name] = (
+                ",".join(map(str, value)) + "," if isinstance(value, list) else str(value)
+            )
+        else:
+            settings[name] = value
+    return settings
+
+
+def _clients_table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if "count" in table:
+        settings["clients"] = table.pop("count")
+    for client, values in table.items():
+        if not client.isdecimal() or not isinstance(values, dict):
+            raise RepperError(
+                f"{path}: [clients] takes count = N and tables such as [clients.7], got {client!r}"
+            )
+    settings["overrides"] = {int(client): values for client, values in table.items()}
+    return settings
+
+
+def _unknown_key(path: Path, key: str) -> RepperError:
+    guess = nearest(key, map(_key, OPTIONS))
+    hint = f", did you mean {guess!r}?" if guess else " (see repper run --help for all settings)"
+    return RepperError(f"{path}: unknown setting {key!r}{hint}")
+
+
+def _kinds(name: str) -> list[Any]:
+    hint = _HINTS[name]
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return [part for part in parts if part is not types.NoneType]
+
+
+def _expected(name: str) -> str:
+    return {int: "a whole number", float: "a number", str: "text"}[_kinds(name)[0]]
+
+
+def _checked(name: str, option: Option, value: Any) -> Any:
+    """The value, as the right type; an error says which setting is wrong and what it takes."""
+    if value is None and types.NoneType in typing.get_args(_HINTS[name]):
+        return None
+    flag, kind = f"--{_key(name)}", _kinds(name)[0]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise RepperError(f"{flag} must be {_expected(name)}, got {value!r}")
+    if kind is float and not math.isfinite(value):
+        raise RepperError(f"{flag} must be a finite number, got {value}")
+    if option.choices is not None and value not in (known := tuple(option.choices())):
+        raise unknown(flag.removeprefix("--").replace("-", " "), value, known)
+    if kind in (int, float):
+        if value < option.least:
+            raise RepperError(f"{flag} must be at least {option.least:g}, got {value:g}")
+        if value <= option.above:
+            raise RepperError(f"{flag} must be above {option.above:g}, got {value:g}")
+        if value > option.most:
+            raise RepperError(f"{flag} must be at most {option.most:g}, got {value:g}")
+    return value

@@ -1,0 +1,95 @@
+"""A data set: images and labels in memory, without PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repper.errors import RepperError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """`images` are uint8 of shape (n, channels, size, size); `labels` are int64 of shape (n,)."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        # Plain writable memory, because PyTorch will look at it without copying.
+        plain = np.require(self.images, requirements=["C", "W"])
+        object.__setattr__(self, "images", plain)
+        if np.issubdtype(np.asarray(self.labels).dtype, np.integer):
+            labels = np.require(self.labels, np.int64, ["C", "W"])
+            object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images to learn from and images to test on, with the names of their classes.
+
+    `flip` says whether a mirrored image still shows its class (not so for digits). `note` tells a
+    reader what part of the original data set this is.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+    flip: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for part, split in (("train", self.train), ("test", self.test)):
+            where = f"data set {self.name!r}, {part}"
+            shape = split.images.shape
+            if split.images.dtype != np.uint8 or len(shape) != 4 or shape[2] != shape[3]:
+                raise RepperError(
+                    f"{where}: images must be uint8 of shape (n, channels, size, size), "
+                    f"got {split.images.dtype} {shape}"
+                )
+            if shape[1] not in (1, 3):
+                raise RepperError(f"{where}: images must have 1 or 3 channels, got {shape[1]}")
+            if split.labels.shape != shape[:1]:
+                raise RepperError(
+                    f"{where}: {shape[0]} images but labels of shape {split.labels.shape}"
+                )
+            if shape[0] == 0:
+                raise RepperError(f"{where}: there are no images")
+            if not np.issubdtype(split.labels.dtype, np.integer):
+                raise RepperError(f"{where}: labels must be integers, got {split.labels.dtype}")
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= len(self.classes):
+                raise RepperError(
+                    f"{where}: labels must be 0 to {len(self.classes) - 1}, got {low} to {high}"
+                )
+        if self.train.images.shape[1:] != self.test.images.shape[1:]:
+            raise RepperError(
+                f"data set {self.name!r}: train images are {self.train.images.shape[1:]} "
+                f"but test images are {self.test.images.shape[1:]}"
+            )
+
+    @property
+    def channels(self) -> int:
+        return int(self.train.images.shape[1])
+
+    @property
+    def size(self) -> int:
+        return int(self.train.images.shape[2])
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over all images, labels and class names."""
+        sha = hashlib.sha256("\n".join(self.classes).encode())
+        for split in (self.train, self.test):
+            sha.update(repr(split.images.shape).encode())
+            sha.update(np.ascontiguousarray(split.images).data)
+            sha.update(np.ascontiguousarray(split.labels.astype("<i8", copy=False)).data)
+        return sha.hexdigest()

@@ -1,0 +1,29 @@
+"""Encoders by name: images (n, channels, s, s) to features (n, d), with `features` for d."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from repper.registry import Registry
+
+if TYPE_CHECKING:
+    from repper.encoders.encoder import Encoder
+
+
+class BuildEncoder(Protocol):
+    def __call__(self, channels: int, size: int, width: float, norm: str) -> Encoder: ...
+
+
+ENCODERS: Registry[BuildEncoder] = Registry(
+    "encoder",
+    {
+        "small": "repper.encoders.small:small",
+        "resnet18": "repper.encoders.resnet:resnet18",
+        "resnet34": "repper.encoders.resnet:resnet34",
+        "resnet18-7x7": "repper.encoders.resnet:resnet18_7x7",
+        "resnet34-7x7": "repper.encoders.resnet:resnet34_7x7",
+        "mobilenet": "repper.encoders.mobilenet:mobilenet",
+        "pixels": "repper.encoders.pixels:pixels",
+    },
+)
+NORMS = ("batch", "group")

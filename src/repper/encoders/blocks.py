@@ -1,0 +1,29 @@
+"""What all encoders are made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+Norm = Literal["batch", "group"]
+
+
+def scaled(channels: int, width: float) -> int:
+    """Channels times a width factor, as a multiple of 8 so that group norm divides it."""
+    return max(8, round(channels * width / 8) * 8)
+
+
+def norm_layer(norm: Norm, channels: int) -> nn.Module:
+    """Batch norm, or group norm with 8 channels a group, which keeps no running statistics."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // 8, channels)
+
+
+def conv_norm_relu(
+    inputs: int, outputs: int, norm: Norm, *, kernel: int = 3, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
+        norm_layer(norm, outputs),
+        nn.ReLU(inplace=True),
+    )

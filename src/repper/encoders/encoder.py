@@ -1,0 +1,75 @@
+"""What an encoder is, and how one is described, built and read back from its file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from repper.encoders import ENCODERS
+from repper.errors import RepperError
+from repper.params import Params, params_of, read_params, save_params
+
+
+@final
+class Encoder(nn.Module):
+    """A network that ends in one feature vector r per image; `features` is its length."""
+
+    def __init__(self, body: nn.Module, features: int) -> None:
+        super().__init__()
+        self.body = body
+        self.features = features
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.body(images)
+        return result
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Everything that decides an encoder's parameters' names and shapes."""
+
+    name: str
+    channels: int
+    size: int
+    width: float = 1.0
+    norm: str = "batch"
+
+    def build(self, seed: int = 0) -> Encoder:
+        """A new encoder with initial values from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = ENCODERS[self.name](self.channels, self.size, self.width, self.norm)
+        # Convolutions on a CPU are up to twice as fast with the channels innermost.
+        for parameter in encoder.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        return encoder
+
+
+def save_encoder(path: Path, spec: EncoderSpec, params: Params) -> None:
+    """Write `encoder.*` with a header from which `read_encoder` builds the same encoder."""
+    save_params(path, params, {key: str(value) for key, value in asdict(spec).items()})
+
+
+def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
+    """Read an encoder's file, or the one in a run folder."""
+    path = path / "encoder.safetensors" if path.is_dir() else path
+    params, notes = read_params(path)
+    try:
+        spec = EncoderSpec(
+            notes["name"],
+            int(notes["channels"]),
+            int(notes["size"]),
+            float(notes["width"]),
+            notes["norm"],
+        )
+    except (KeyError, ValueError) as error:
+        raise RepperError(f"{path} holds parameters, but not an encoder of repper") from error
+    expected = params_of(nn.ModuleDict({"encoder": spec.build()}))
+    if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in expected.items()}:
+        raise RepperError(f"{path} does not hold the parameters of its encoder {spec.name!r}")
+    return spec, params

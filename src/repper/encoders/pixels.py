@@ -1,0 +1,11 @@
+"""No encoder at all: the features are the pixels. A control to compare learning with."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from repper.encoders.encoder import Encoder
+
+
+def pixels(channels: int, size: int, width: float, norm: str) -> Encoder:
+    return Encoder(nn.Flatten(), channels * size * size)

@@ -1,0 +1,25 @@
+"""Engines by name: where clients do their work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from repper.registry import Registry
+
+if TYPE_CHECKING:
+    from repper.datasets.dataset import Dataset
+    from repper.engines.client import Task
+    from repper.engines.engine import Engine
+
+
+class BuildEngine(Protocol):
+    def __call__(self, task: Task, data: Dataset, workers: int) -> Engine: ...
+
+
+ENGINES: Registry[BuildEngine] = Registry(
+    "engine",
+    {
+        "serial": "repper.engines.serial:SerialEngine",
+        "pool": "repper.engines.pool:PoolEngine",
+    },
+)

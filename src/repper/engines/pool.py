@@ -1,0 +1,257 @@
+"""Several processes on this machine, one thread each; clients go to whichever is free."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
+from repper.engines.engine import Engine, Personal, Update, one_thread
+from repper.engines.shared_memory import SharedTensor
+from repper.errors import RepperError
+from repper.methods.method import build_network
+from repper.params import Params, clone, params_of, select
+
+Job = tuple[Any, ...]
+"""What a worker is asked to do: a verb and its arguments, such as ("fit", client, round)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named parameter lies in one flat float32 vector."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, task: Task) -> Layout:
+        method = task.config.build_method()
+        network = build_network(method, task.spec, len(task.classes), seed=0)
+        params = select(params_of(network), method.shared)
+        return cls({name: tuple(t.shape) for name, t in params.items()})
+
+    @property
+    def size(self) -> int:
+        return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+    def views(self, flat: Tensor) -> Params:
+        """The parameters by name, as views of the vector."""
+        parts = flat.split([torch.Size(shape).numel() for shape in self.shapes.values()])
+        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+
+
+@dataclass(eq=False)
+class _Worker:
+    number: int
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    sent: SharedTensor
+    job: Job | None = None
+
+
+@final
+class PoolEngine(Engine):
+    """Images and weights lie in shared memory; only a job's name and its small answer are sent."""
+
+    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
+        self._task = task
+        self._count = min(workers or cores(), task.partition.clients)
+        self._layout = Layout.of(task)
+        self._received = SharedTensor((self._layout.size,), torch.float32)
+        self._splits = [
+            (SharedTensor.copy_of(split.images), SharedTensor.copy_of(split.labels))
+            for split in (data.train, data.test)
+        ]
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        context = multiprocessing.get_context("spawn")
+        for number in range(self._count):
+            ours, theirs = context.Pipe()
+            sent = SharedTensor((self._layout.size,), torch.float32)
+            process = context.Process(
+                target=_work,
+                args=(theirs, self._task, self._layout, self._splits, self._received, sent),
+                name=f"repper worker {number}",
+                daemon=True,
+            )
+            with _without_main_module():
+                process.start()
+            theirs.close()
+            self._workers.append(_Worker(number, process, ours, sent))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        super().__exit__(*error)
+
+    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
+        self._send(shared)
+        for worker, update in self._map([("fit", client, number) for client in cohort]):
+            yield replace(update, shared=clone(self._layout.views(worker.sent.tensor)))
+
+    def personalize(
+        self, shared: Params, clients: Sequence[int], save_to: Path | None
+    ) -> Iterator[Personal]:
+        self._send(shared)
+        for _, personal in self._map([("personalize", client, save_to) for client in clients]):
+            yield personal
+
+    def probe(self, shared: Params) -> float | None:
+        if not self._task.config.knn:
+            return None
+        self._send(shared)
+        [(_, accuracy)] = self._map([("probe",)])
+        return float(accuracy)
+
+    def _send(self, shared: Params) -> None:
+        """Put the parameters where every worker reads them, once for a whole round."""
+        if not self._workers:
+            raise RuntimeError("the pool is used outside its `with` block, or after a failure")
+        for name, view in self._layout.views(self._received.tensor).items():
+            view.copy_(shared[name])
+        for worker in self._workers:
+            self._tell(worker, ("receive",))
+
+    def _map(self, jobs: list[Job]) -> Iterator[tuple[_Worker, Any]]:
+        """Have all jobs done, each by a free worker, and yield the answers as they come.
+
+        No job starts that is more than a few places ahead of the oldest unfinished one: the caller
+        puts answers in order, and so never has to hold more than that.
+        """
+        ahead = 4 * len(self._workers)
+        waiting, unfinished = deque(enumerate(jobs)), set(range(len(jobs)))
+        places: dict[int, int] = {}
+        try:
+            while unfinished:
+                for worker in self._workers:
+                    if worker.job is None and waiting and waiting[0][0] < min(unfinished) + ahead:
+                        places[worker.number], job = waiting.popleft()
+                        worker.job = job
+                        self._tell(worker, job)
+                worker, answer = self._next_answer()
+                worker.job = None
+                unfinished.discard(places[worker.number])
+                yield worker, answer
+        finally:
+            if unfinished:
+                # The caller gave up, or something failed: workers may be in the middle of a job.
+                self._stop()
+
+    def _tell(self, worker: _Worker, message: Job) -> None:
+        try:
+            worker.connection.send(message)
+        except OSError:
+            raise self._death(worker) from None
+
+    def _next_answer(self) -> tuple[_Worker, Any]:
+        """Wait until a worker answers; a dead one, or one that failed, is an error."""
+        busy = [worker for worker in self._workers if worker.job is not None]
+        sentinels = {worker.process.sentinel: worker for worker in self._workers}
+        ready = wait([*(worker.connection for worker in busy), *sentinels])
+        for worker in busy:
+            if worker.connection.poll():
+                try:
+                    kind, answer = worker.connection.recv()
+                except (EOFError, ConnectionResetError):
+                    raise self._death(worker) from None
+                if kind == "error":
+                    raise RepperError(answer)
+                if kind == "crash":
+                    raise RuntimeError(f"{worker.process.name} failed:\n{answer}")
+                return worker, answer
+        raise self._death(next(sentinels[one] for one in ready if isinstance(one, int)))
+
+    def _death(self, worker: _Worker) -> RepperError:
+        worker.process.join(timeout=5)
+        code = worker.process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+        doing = {
+            "fit": "training client {1} in round {2}",
+            "personalize": "personalizing client {1}",
+        }
+        what = doing.get(worker.job[0], "working") if worker.job else "waiting for work"
+        return RepperError(
+            f"{worker.process.name} died ({how}) while {what.format(*(worker.job or ()))}, "
+            f"perhaps for lack of memory: run the same command with --resume to go on, "
+            f"or with fewer --workers"
+        )
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.connection.close()
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+        self._workers.clear()
+
+
+def _work(
+    connection: Connection,
+    task: Task,
+    layout: Layout,
+    splits: list[tuple[SharedTensor, SharedTensor]],
+    received: SharedTensor,
+    sent: SharedTensor,
+) -> None:
+    """A worker's life: do what is asked until the other side closes the connection, or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
+    with one_thread(), suppress(EOFError, OSError):
+        clients: Clients | None = None
+        while True:
+            verb, *arguments = connection.recv()
+            try:
+                clients = clients or Clients(task, *[(s.tensor, t.tensor) for s, t in splits])
+                if verb == "receive":
+                    clients.receive(layout.views(received.tensor))
+                    continue
+                answer = getattr(clients, verb)(*arguments)
+                if isinstance(answer, Update):
+                    for name, view in layout.views(sent.tensor).items():
+                        view.copy_(answer.shared[name])
+                    answer = replace(answer, shared={})
+                message = ("done", answer)
+            except RepperError as error:
+                message = ("error", str(error))
+            except Exception:
+                message = ("crash", traceback.format_exc())
+            connection.send(message)
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keep a starting process from importing the caller's script again.
+
+    Our workers need nothing from it, and a script or notebook without the usual `__main__` guard
+    would otherwise start itself over and over.
+    """
+    main = sys.modules["__main__"]
+    names = ["__file__", "__spec__"]
+    kept = {name: vars(main)[name] for name in names if name in vars(main)}
+    vars(main).pop("__file__", None)
+    vars(main)["__spec__"] = None
+    try:
+        yield
+    finally:
+        vars(main).update(kept)

@@ -1,0 +1,40 @@
+"""One client after the other, in this process: the definition of every result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+import torch
+
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
+from repper.engines.engine import Engine, Personal, Update
+from repper.params import Params
+
+
+@final
+class SerialEngine(Engine):
+    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
+        train, test = (
+            (torch.from_numpy(split.images), torch.from_numpy(split.labels))
+            for split in (data.train, data.test)
+        )
+        self._clients = Clients(task, train, test)
+
+    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
+        self._clients.receive(shared)
+        for client in cohort:
+            yield self._clients.fit(client, number)
+
+    def personalize(
+        self, shared: Params, clients: Sequence[int], save_to: Path | None
+    ) -> Iterator[Personal]:
+        self._clients.receive(shared)
+        for client in clients:
+            yield self._clients.personalize(client, save_to)
+
+    def probe(self, shared: Params) -> float | None:
+        self._clients.receive(shared)
+        return self._clients.probe()

@@ -1,0 +1,29 @@
+"""The errors a user can fix: each is one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RepperError(Exception):
+    """A mistake a user can fix. The command line prints it after `repper:` and exits with 2."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, if any looks like it at all."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> RepperError:
+    """The error for a name that is not in a list: it shows the list and the nearest name."""
+    names = list(known)
+    guess = nearest(str(name), names)
+    hint = f", did you mean {guess!r}?" if guess else ""
+    return RepperError(f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names)})")
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> RepperError:
+    """The error for a library that an optional extra would have brought."""
+    return RepperError(f"{purpose} needs {package}: pip install 'repper[{extra}]'")

@@ -1,0 +1,106 @@
+"""Scores: per client and class, and what they say over all clients. Accuracies are in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """One client's result, class by class: images trained on, images tested, and those correct."""
+
+    client: int
+    personalize: str
+    train: Counts
+    tested: Counts
+    correct: Counts
+
+    @property
+    def accuracy(self) -> float:
+        return _percent(self.correct.sum(), self.tested.sum())
+
+    @property
+    def balanced(self) -> float:
+        """The mean over classes of the accuracy on each."""
+        seen = self.tested > 0
+        return float(np.mean(100 * self.correct[seen] / self.tested[seen]))
+
+    @property
+    def head_classes(self) -> float | None:
+        """Accuracy on classes with more training images than the client's median class."""
+        return self._on(self.train > self._median_count())
+
+    @property
+    def tail_classes(self) -> float | None:
+        """Accuracy on classes with fewer training images than the client's median class."""
+        return self._on((self.train < self._median_count()) & (self.train > 0))
+
+    def _median_count(self) -> float:
+        return float(np.median(self.train[self.train > 0]))
+
+    def _on(self, classes: NDArray[np.bool_]) -> float | None:
+        tested = self.tested[classes].sum()
+        return _percent(self.correct[classes].sum(), tested) if tested else None
+
+
+def score(client: int, personalize: str, train: Counts, labels: Counts, predicted: Counts) -> Score:
+    """Count what a client got right; `train` is its number of training images per class."""
+    tested = np.bincount(labels, minlength=len(train))
+    correct = np.bincount(labels[labels == predicted], minlength=len(train))
+    return Score(client, personalize, train, tested, correct)
+
+
+def summarize(scores: Sequence[Score]) -> dict[str, float | None]:
+    """What the scores of all clients come to.
+
+    `mean` is the paper's score, the unweighted mean over clients. `worst_tenth` is the mean of the
+    worst tenth of the clients (at least one). A figure is None where no client has such classes.
+    """
+    accuracies = np.sort([s.accuracy for s in scores])
+    tested = sum(int(s.tested.sum()) for s in scores)
+    return {
+        "mean": float(accuracies.mean()),
+        "std": float(accuracies.std()),
+        "worst": float(accuracies[0]),
+        "worst_tenth": float(accuracies[: max(1, round(len(scores) / 10))].mean()),
+        "weighted": _percent(sum(int(s.correct.sum()) for s in scores), tested),
+        "balanced": _mean(s.balanced for s in scores),
+        "head_classes": _mean(s.head_classes for s in scores),
+        "tail_classes": _mean(s.tail_classes for s in scores),
+    }
+
+
+def knn_accuracy(
+    memory: NDArray[Any], memory_labels: Counts, queries: NDArray[Any], labels: Counts, k: int = 10
+) -> float:
+    """How often the k nearest memory rows, by cosine, vote for a query's label (ties: the nearest).
+
+    It judges features without fitting anything.
+    """
+    unit = [
+        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (memory, queries)
+    ]
+    similarity = unit[1] @ unit[0].T
+    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+    votes = memory_labels[nearest]
+    # A vote of 1 each, and a little more for nearer ones, so that the nearest decides a tie.
+    weights = 1 + np.linspace(0.1, 0, votes.shape[1]) / votes.shape[1]
+    table = np.zeros((len(queries), int(max(memory_labels.max(), labels.max())) + 1))
+    np.add.at(table, (np.arange(len(queries))[:, None], votes), weights)
+    return _percent((table.argmax(1) == labels).sum(), len(labels))
+
+
+def _percent(part: Any, whole: Any) -> float:
+    return float(100 * part / whole)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

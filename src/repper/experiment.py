@@ -1,0 +1,276 @@
+"""A whole run, from images to a personal classifier per client, as a generator of events.
+
+The caller shows progress or stops; nothing here prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repper import run_folder
+from repper.config import Config
+from repper.datasets import load
+from repper.datasets.dataset import Dataset
+from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.engines import ENGINES
+from repper.engines.client import Task
+from repper.engines.engine import Engine, Personal
+from repper.errors import RepperError
+from repper.evaluate import summarize
+from repper.federate import Round, federate
+from repper.files import read_json
+from repper.methods.method import build_network
+from repper.params import Params, clone, params_of, select
+from repper.partition import Partition
+from repper.run_folder import Checkpoint
+from repper.runs import Run
+from repper.seeds import Purpose, torch_seed
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run is set up; `finished_rounds` were done before, by the run this one resumes."""
+
+    config: Config
+    folder: Path
+    data: Dataset
+    partition: Partition
+    finished_rounds: int
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClientDone:
+    """A client has its head, after the last round (`final`) or on the way."""
+
+    personal: Personal
+    final: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    run: Run
+
+
+Event = Started | RoundDone | ClientDone | Finished
+
+
+def execute(
+    config: Config,
+    data: Dataset | None = None,
+    partition: Partition | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Event]:
+    """Run both stages, and yield what has happened.
+
+    Settings, data and folder are all checked before anything is written.
+    """
+    config = replace(
+        config,
+        device=resolve_device(config.device),
+        personalize=config.personalize_as(-1),
+    )
+    data = data or load(config.data, config.data_dir)
+    if partition is None:
+        partition = config.build_partition(data)
+        config = replace(config, clients=partition.clients)
+    else:
+        config = describe_partition(config, partition)
+    config.check_clients()
+    folder = Path(config.out or Path("runs") / config.name())
+    run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
+    spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
+    shared = initial_params(config, spec, len(data.classes))
+    task = Task(config, spec, partition, data.classes, data.flip, config.device)
+    with run_folder.locked(folder):
+        run_folder.prepare(folder, overwrite=overwrite and not resume)
+        checkpoint = _start_or_resume(folder, config, data, partition, shared)
+        yield Started(config, folder, data, partition, checkpoint.number)
+        if (folder / run_folder.RESULT).is_file():
+            yield Finished(Run(folder))
+            return
+        with ENGINES[config.engine](task, data, config.workers) as engine:
+            for event in _stage1(engine, config, folder, checkpoint):
+                if isinstance(event, Checkpoint):
+                    checkpoint = event
+                else:
+                    yield event
+            final = run_folder.read_chosen(folder) if checkpoint.chosen else checkpoint.shared
+            began = time.perf_counter()
+            personal = []
+            for one in engine.personalize(final, range(config.clients), folder / run_folder.HEADS):
+                personal.append(one)
+                yield ClientDone(one, final=True)
+        personal.sort(key=lambda p: p.client)
+        facts = _facts(folder, personal, time.perf_counter() - began, checkpoint)
+        run_folder.write_result(folder, config, spec, data, final, personal, facts)
+        yield Finished(Run(folder))
+
+
+def _start_or_resume(
+    folder: Path, config: Config, data: Dataset, partition: Partition, initial: Params
+) -> Checkpoint:
+    """The point to go on from; for a new run, round 0 with the initial parameters."""
+    if not (folder / run_folder.CONFIG).is_file():
+        run_folder.write_start(folder, config, data, partition)
+        return Checkpoint(0, initial)
+    manifest = read_json(folder / run_folder.PARTITION)
+    if manifest["data"]["digest"] != data.digest:
+        raise RepperError(f"the images of {data.name!r} have changed since {folder} was begun")
+    if manifest["hash"] != partition.hash:
+        raise RepperError(f"{folder} was begun with another partition: choose another --out")
+    checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
+    if checkpoint.number > config.rounds:
+        raise RepperError(
+            f"{folder} has {checkpoint.number} rounds already, more than --rounds {config.rounds}"
+        )
+    result = folder / run_folder.RESULT
+    if result.is_file() and read_json(result)["rounds"] < config.rounds:
+        result.unlink()
+    run_folder.write_start(folder, config, data, partition)
+    return checkpoint
+
+
+def _stage1(
+    engine: Engine, config: Config, folder: Path, checkpoint: Checkpoint
+) -> Iterator[RoundDone | ClientDone | Checkpoint]:
+    """Run the rounds that are left, and write each to the folder before going on."""
+    rounds = federate(
+        engine,
+        checkpoint.shared,
+        clients=config.stage1(),
+        participation=config.participation,
+        rounds=config.rounds,
+        seed=config.seed,
+        start=checkpoint.number + 1,
+    )
+    began = time.perf_counter()
+    for done in rounds:
+        record = _record(done) | {"knn": engine.probe(done.shared)}
+        chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
+        if config.evaluate_every and done.number % config.evaluate_every == 0:
+            personal = []
+            for one in engine.personalize(done.shared, range(config.clients), None):
+                personal.append(one)
+                yield ClientDone(one, final=False)
+            personal.sort(key=lambda p: p.client)
+            record["accuracy"] = summarize([p.test for p in personal])
+            held_out = [p.validation for p in personal if p.validation is not None]
+            if held_out:
+                record["validation"] = mean = summarize(held_out)["mean"] or 0.0
+                if mean > best:
+                    chosen, best = done.number, mean
+        checkpoint = Checkpoint(done.number, done.shared, chosen, best)
+        record["seconds"] = time.perf_counter() - began
+        run_folder.write_round(folder, record, checkpoint, chose=chosen == done.number)
+        began = time.perf_counter()
+        yield RoundDone(record)
+        yield checkpoint
+
+
+def _record(done: Round) -> dict[str, Any]:
+    return {
+        "round": done.number,
+        "cohort": list(done.cohort),
+        "examples": done.examples,
+        "loss": done.loss,
+    }
+
+
+def _facts(
+    folder: Path, personal: Sequence[Personal], pcl: float, checkpoint: Checkpoint
+) -> dict[str, Any]:
+    """What is known of a finished run besides its scores."""
+    log = run_folder.read_rounds(folder)
+    took_part = {client for record in log for client in record["cohort"]}
+    groups = {
+        "took_part": [p.test for p in personal if p.client in took_part],
+        "never_took_part": [p.test for p in personal if p.client not in took_part],
+    }
+    return {
+        "seconds": {"crl": sum(record["seconds"] for record in log), "pcl": pcl},
+        "chosen_round": checkpoint.chosen or checkpoint.number,
+        "groups": {
+            name: {"clients": len(scores), "accuracy": summarize(scores) if scores else None}
+            for name, scores in groups.items()
+        },
+    }
+
+
+def describe_partition(config: Config, partition: Partition) -> Config:
+    """The settings with those of a partition that was made before; its manifest has the rest."""
+    given: dict[str, Any] = {"partition": "given", "clients": partition.clients}
+    if "kind" in partition.settings:
+        given["partition"] = partition.settings["kind"]
+    for name in ("alpha", "classes_per_client", "min_train", "min_test"):
+        if name in partition.settings:
+            given[name] = partition.settings[name]
+    return replace(config, **given)
+
+
+def initial_params(config: Config, spec: EncoderSpec, classes: int) -> Params:
+    """The shared parameters before the first round, after checks that the method can use them."""
+    method = config.build_method()
+    seed = torch_seed(config.seed, Purpose.INIT)
+    network = build_network(method, spec, classes, seed)
+    for client in (-1, *config.overrides):
+        if config.personalize_as(client) == "keep" and not hasattr(network, "head"):
+            raise RepperError(
+                f"personalize 'keep' uses the head that a method has trained, but "
+                f"{config.method} trains none: choose another --personalize"
+            )
+    if config.rounds and not list(network.parameters()):
+        raise RepperError(
+            f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
+        )
+    shared = clone(select(params_of(network), method.shared))
+    if config.init:
+        given, params = read_encoder(Path(config.init))
+        if replace(given, size=spec.size) != spec:
+            raise RepperError(
+                f"--init {config.init} holds {_described(given)}, but this run needs "
+                f"{_described(spec)}"
+            )
+        shared.update(params)
+    return shared
+
+
+def _described(spec: EncoderSpec) -> str:
+    return (
+        f"encoder {spec.name!r} of width {spec.width:g} with {spec.norm} norm "
+        f"for {spec.channels} channels"
+    )
+
+
+def resolve_device(name: str) -> str:
+    """The device to use: `auto` is CUDA, else MPS, else the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RepperError(
+            f"--device must be auto, cpu, cuda, cuda:N or mps, got {name!r}"
+        ) from error
+    usable = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not usable.get(device.type, False):
+        raise RepperError(f"--device {name} is not available on this machine: use --device auto")
+    return name

@@ -1,0 +1,34 @@
+"""Files that are written whole or not at all, so that a crash leaves a folder readable."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from repper.errors import RepperError
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Replace a file by new content: a reader, or a crash, sees the old or the new one."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RepperError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise RepperError(f"there is no file {path}") from error
+    except (OSError, ValueError) as error:
+        raise RepperError(f"{path} is damaged or not JSON ({error})") from error

@@ -1,0 +1,79 @@
+"""What a head is: scikit-learn's contract, and two promises more.
+
+It accepts a client that owns a single class, and it turns into a `SavedHead`, the plain arrays that
+predict and that are saved. `predict` itself uses those, so a head read from its file answers the
+same, to the bit.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from repper.edge.saved_head import Array, SavedHead
+
+
+class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What every head does around its own way of fitting."""
+
+    kind: str
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit on features (n, d) and labels (n,)."""
+        x, labels = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        self.mean_ = x.mean(0)
+        # One scale for all features, not one each: a feature that hardly varies over a client's few
+        # images would be blown up otherwise.
+        deviation = float(np.sqrt(((x - self.mean_) ** 2).mean()))
+        self.scale_ = np.float32(deviation if deviation > 1e-12 else 1.0)
+        if len(self.classes_) == 1:
+            shape, arrays = "linear", {"weight": np.zeros((1, x.shape[1])), "bias": np.zeros(1)}
+        else:
+            shape, arrays = self._fit((x - self.mean_) / self.scale_, codes)
+        self.shape_ = shape
+        self.arrays_ = {
+            "mean": self.mean_,
+            "scale": np.atleast_1d(self.scale_),
+            **{name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()},
+        }
+        return self
+
+    @abstractmethod
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
+        """Fit on scaled features and labels 0, 1, ..; return a SavedHead's shape and arrays."""
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """A score per image and class; for two classes, as scikit-learn has it, one column."""
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float32, reset=False)
+        scores = self._saved(range(len(self.classes_)), (), "").scores(x)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float32, reset=False)
+        codes = self._saved(range(len(self.classes_)), (), "").predict(x)
+        result: Array = self.classes_[codes]
+        return result
+
+    def saved(self, names: tuple[str, ...], encoder: str, unit_input: bool) -> SavedHead:
+        """This head as plain arrays; `names[label]` is a label's name, `encoder` a digest."""
+        check_is_fitted(self)
+        labels = [int(label) for label in self.classes_]
+        return self._saved(labels, tuple(names[label] for label in labels), encoder, unit_input)
+
+    def _saved(
+        self, labels: Iterable[int], names: tuple[str, ...], encoder: str, unit_input: bool = False
+    ) -> SavedHead:
+        return SavedHead(
+            self.kind, self.shape_, self.arrays_, tuple(labels), names, encoder, unit_input
+        )

@@ -1,0 +1,59 @@
+"""Heads that scikit-learn solves to the end: nothing to tune but the regularization."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC, LinearSVC
+
+from repper.edge.saved_head import Array
+from repper.heads.head import Head
+
+
+def _linear_arrays(model: LogisticRegression | LinearSVC) -> dict[str, Array]:
+    """One row of weights per class; for two classes scikit-learn keeps the second one's only."""
+    weight, bias = model.coef_, model.intercept_
+    if len(weight) == 1:
+        weight, bias = np.vstack([0 * weight, weight]), np.hstack([0 * bias, bias])
+    return {"weight": weight, "bias": bias}
+
+
+class LogisticHead(Head):
+    """Logistic regression, solved to the end by scikit-learn."""
+
+    kind = "logistic"
+
+    def __init__(self, c: float = 1.0) -> None:
+        self.c = c
+
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
+        model = LogisticRegression(C=self.c, max_iter=2000).fit(x, codes)
+        return "linear", _linear_arrays(model)
+
+
+class SVMHead(Head):
+    """A support vector machine, one class against the rest: linear, or with an RBF kernel."""
+
+    kind = "svm"
+
+    def __init__(self, c: float = 1.0, kernel: str = "linear") -> None:
+        self.c = c
+        self.kernel = kernel
+
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
+        if self.kernel == "linear":
+            # The primal solver: unlike the dual one it draws no random numbers.
+            model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
+            return "linear", _linear_arrays(model)
+        # Features are scaled to unit variance on average, so this is scikit-learn's gamma="scale".
+        gamma = 1 / x.shape[1]
+        columns = np.zeros((len(self.classes_), len(x)))
+        bias = np.zeros(len(self.classes_))
+        for label in range(len(self.classes_)):
+            machine = SVC(C=self.c, gamma=gamma).fit(x, codes == label)
+            columns[label, machine.support_] = machine.dual_coef_[0]
+            bias[label] = machine.intercept_[0]
+        used = np.flatnonzero(columns.any(0))
+        arrays = {"vectors": x[used], "gamma": np.array([gamma])}
+        return "rbf", {**arrays, "weight": columns[:, used], "bias": bias}

@@ -1,0 +1,135 @@
+"""Named tensors: the only thing that travels between a client and the server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from repper.errors import RepperError
+from repper.files import write_atomically
+
+Params = dict[str, Tensor]
+
+
+def is_encoder(name: str) -> bool:
+    return name.startswith("encoder.")
+
+
+def is_head(name: str) -> bool:
+    return name.startswith("head.")
+
+
+def params_of(module: nn.Module) -> Params:
+    """The module's weights and float buffers by name, not copied.
+
+    Batch norm's running statistics are among them; integer counters are not, because a mean of
+    counters means nothing and no layer of ours reads them.
+    """
+    return {name: t for name, t in module.state_dict().items() if t.is_floating_point()}
+
+
+def load_params(module: nn.Module, params: Mapping[str, Tensor]) -> None:
+    """Copy values into the module's tensors of the same names, in place."""
+    own = params_of(module)
+    for name, value in params.items():
+        own[name].copy_(value)
+
+
+def select(params: Mapping[str, Tensor], wanted: Callable[[str], bool]) -> Params:
+    return {name: tensor for name, tensor in params.items() if wanted(name)}
+
+
+def clone(params: Mapping[str, Tensor]) -> Params:
+    """A contiguous copy in main memory that shares nothing with the original."""
+    return {
+        name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in params.items()
+    }
+
+
+def digest(params: Mapping[str, Tensor]) -> str:
+    """A SHA-256 over names, shapes and bytes; equal digests mean equal parameters, to the bit."""
+    sha = hashlib.sha256()
+    for name in sorted(params):
+        tensor = params[name].detach().cpu().contiguous()
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+
+
+@dataclass
+class WeightedMean:
+    """The mean of parameters weighted by examples, added up one update at a time.
+
+    Sums are float64 in main memory, so the mean of equal models is that model, exactly, and the
+    memory does not grow with the number of updates.
+    """
+
+    like: Params
+
+    def __post_init__(self) -> None:
+        self.sums = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in self.like.items()}
+        self.examples = 0
+
+    def add(self, params: Mapping[str, Tensor], examples: int) -> None:
+        self.examples += examples
+        for name, total in self.sums.items():
+            total.add_(params[name].double(), alpha=examples)
+
+    def value(self) -> Params:
+        return {n: (s / self.examples).to(self.like[n].dtype) for n, s in self.sums.items()}
+
+
+def check_update(sent: Mapping[str, Tensor], like: Mapping[str, Tensor], who: str) -> None:
+    """Refuse parameters with wrong names, wrong shapes, or values that are not finite."""
+    if missing := sorted(set(like) - set(sent)):
+        raise RepperError(f"the update of {who} lacks {_some(missing)}")
+    if extra := sorted(set(sent) - set(like)):
+        raise RepperError(f"the update of {who} has unexpected {_some(extra)}")
+    for name, expected in like.items():
+        got = sent[name]
+        if got.shape != expected.shape or got.dtype != expected.dtype:
+            raise RepperError(
+                f"the update of {who} has {name} as {tuple(got.shape)} {got.dtype}, "
+                f"expected {tuple(expected.shape)} {expected.dtype}"
+            )
+        if not bool(torch.isfinite(got).all()):
+            raise RepperError(
+                f"the update of {who} has NaN or infinity in {name}: its training diverged, "
+                f"try a lower --lr"
+            )
+
+
+def save_params(path: Path, params: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
+    """Write a safetensors file, whole or not at all, with notes and a digest in its header."""
+    header = {**notes, "digest": digest(params)}
+    tensors = {n: t.detach().cpu().contiguous() for n, t in params.items()}
+    write_atomically(path, save(tensors, metadata=header))
+
+
+def read_params(path: Path) -> tuple[Params, dict[str, str]]:
+    """Read what `save_params` wrote; a file that was damaged since is refused."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            notes = dict(file.metadata() or {})
+            params = {name: file.get_tensor(name) for name in file.keys()}
+    except FileNotFoundError as error:
+        raise RepperError(f"there is no file {path}") from error
+    except (SafetensorError, OSError) as error:
+        raise RepperError(f"{path} is damaged or not a safetensors file ({error})") from error
+    if "digest" not in notes:
+        raise RepperError(f"{path} was not written by repper: its header has no digest")
+    if notes["digest"] != digest(params):
+        raise RepperError(f"{path} is damaged: its contents do not match its digest")
+    return params, notes
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

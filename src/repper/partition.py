@@ -1,0 +1,200 @@
+"""Who holds which images: iid, Dirichlet and shards, and the manifest that repeats a partition."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repper.datasets.dataset import Dataset
+from repper.errors import RepperError, unknown
+from repper.files import read_json, write_atomically
+from repper.seeds import Purpose, stream
+
+Rows = NDArray[np.int64]
+KINDS = ("dirichlet", "iid", "shards")
+TRIES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """For each client the rows of the data set it trains on and the rows it is tested on."""
+
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> int:
+        return len(self.train)
+
+    @property
+    def hash(self) -> str:
+        """A SHA-256 over all rows in client order."""
+        sha = hashlib.sha256()
+        for rows in (*self.train, *self.test):
+            sha.update(len(rows).to_bytes(8, "little"))
+            sha.update(np.ascontiguousarray(rows, dtype="<i8").data)
+        return sha.hexdigest()
+
+    def counts(self, data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Train and test images per client and class, each of shape (clients, classes)."""
+        train, test = (
+            np.stack([np.bincount(split.labels[r], minlength=len(data.classes)) for r in rows])
+            for rows, split in ((self.train, data.train), (self.test, data.test))
+        )
+        return train, test
+
+    def save(self, path: Path, data: Dataset) -> None:
+        """Write the manifest: the settings, the data's digest, every client's rows, a hash."""
+        manifest = {
+            "settings": self.settings,
+            "data": {"name": data.name, "digest": data.digest, "note": data.note},
+            "hash": self.hash,
+            "clients": [
+                {"train": train.tolist(), "test": test.tolist()}
+                for train, test in zip(self.train, self.test, strict=True)
+            ],
+        }
+        write_atomically(path, json.dumps(manifest))
+
+
+def read_partition(path: Path, data: Dataset) -> Partition:
+    """Read a manifest; one that is damaged or was made for other data is refused."""
+    manifest = read_json(path)
+    try:
+        train, test = (
+            tuple(np.asarray(client[part], dtype=np.int64) for client in manifest["clients"])
+            for part in ("train", "test")
+        )
+        partition = Partition(train, test, manifest["settings"])
+        made_for, expected = manifest["data"]["digest"], manifest["hash"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RepperError(f"{path} is not a partition manifest ({error!r})") from error
+    if partition.hash != expected:
+        raise RepperError(f"{path} is damaged: its rows do not match its hash")
+    if made_for != data.digest:
+        raise RepperError(f"{path} was made for other data than this {data.name!r}")
+    return partition
+
+
+def split(
+    data: Dataset,
+    kind: str = "dirichlet",
+    *,
+    clients: int = 20,
+    alpha: float = 0.5,
+    classes_per_client: int = 2,
+    min_train: int = 10,
+    min_test: int = 1,
+    seed: int = 0,
+) -> Partition:
+    """Divide a data set among clients, every image to exactly one.
+
+    - `dirichlet`: for each class, the shares of the clients are one draw from Dirichlet(alpha); the
+      same draw divides train and test, so that each client is tested on its own class mix.
+    - `iid`: at random, in equal parts.
+    - `shards`: each client holds `classes_per_client` classes, each class in equal parts.
+
+    A draw that leaves a client with fewer than `min_train` or `min_test` images is drawn again, a
+    bounded number of times, and then refused.
+    """
+    if kind not in KINDS:
+        raise unknown("partition", kind, KINDS)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise RepperError(f"alpha must be a number above 0, got {alpha}")
+    for part, held, least in (("train", data.train, min_train), ("test", data.test, min_test)):
+        if clients * least > len(held):
+            raise RepperError(
+                f"{clients} clients with at least {least} {part} images each need "
+                f"{clients * least}, but {data.name!r} has {len(held)}: use fewer clients "
+                f"or a lower --min-{part}"
+            )
+    classes = len(data.classes)
+    if kind == "shards" and not (1 <= classes_per_client <= classes):
+        raise RepperError(
+            f"classes per client must be 1 to {classes} for {data.name!r}, got {classes_per_client}"
+        )
+    if kind == "shards" and clients * classes_per_client < classes:
+        raise RepperError(
+            f"{clients} clients with {classes_per_client} classes each cannot hold all {classes} "
+            f"classes: raise --clients or --classes-per-client"
+        )
+    rng = stream(seed, Purpose.PARTITION)
+    draws: dict[str, Callable[[], tuple[list[Rows], list[Rows]]]] = {
+        "iid": lambda: (
+            np.array_split(rng.permutation(len(data.train)), clients),
+            np.array_split(rng.permutation(len(data.test)), clients),
+        ),
+        "dirichlet": lambda: _by_share(data, rng.dirichlet([alpha] * clients, classes), rng),
+        "shards": lambda: _by_share(
+            data, _shard_shares(clients, classes, classes_per_client, rng), rng
+        ),
+    }
+    settings: dict[str, Any] = {"kind": kind, "clients": clients, "seed": seed}
+    settings |= {"min_train": min_train, "min_test": min_test}
+    settings |= {"alpha": alpha} if kind == "dirichlet" else {}
+    settings |= {"classes_per_client": classes_per_client} if kind == "shards" else {}
+    for _ in range(TRIES):
+        train, test = draws[kind]()
+        if min(map(len, train)) >= min_train and min(map(len, test)) >= min_test:
+            # Sorted, because the order of a client's rows means nothing.
+            return Partition(tuple(map(np.sort, train)), tuple(map(np.sort, test)), settings)
+    raise RepperError(
+        f"none of {TRIES} {kind} draws gave each of {clients} clients {min_train} train and "
+        f"{min_test} test images: use fewer clients, a lower --min-train"
+        + (", or an --alpha above " + f"{alpha:g}" if kind == "dirichlet" else "")
+    )
+
+
+def _by_share(
+    data: Dataset, shares: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[list[Rows], list[Rows]]:
+    """Divide train by `shares` (classes, clients), then test by what each client got of train.
+
+    Dividing test by the train counts, not by the shares again, means that rounding never tests a
+    client on a class it holds no image of (unless nobody trains on that class).
+    """
+    train: list[list[Rows]] = [[] for _ in range(shares.shape[1])]
+    test: list[list[Rows]] = [[] for _ in range(shares.shape[1])]
+    for label, share in enumerate(shares):
+        rows = rng.permutation(np.flatnonzero(data.train.labels == label))
+        counts = _apportion(len(rows), share)
+        for client, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
+            train[client].append(part)
+        rows = rng.permutation(np.flatnonzero(data.test.labels == label))
+        counts = _apportion(len(rows), counts if counts.any() else share)
+        for client, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
+            test[client].append(part)
+    return [np.concatenate(parts) for parts in train], [np.concatenate(parts) for parts in test]
+
+
+def _apportion(total: int, shares: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers that add up to `total`, in proportion to `shares` (largest remainder)."""
+    weight = shares.sum()
+    if not weight > 0:
+        # Every share of a very small alpha can underflow to 0; the class then goes to one client.
+        shares, weight = np.eye(len(shares))[0], 1.0
+    quotas = shares / weight * total
+    counts: NDArray[np.int64] = np.floor(quotas).astype(np.int64)
+    most_owed = np.argsort(-(quotas - counts), kind="stable")
+    counts[most_owed[: total - counts.sum()]] += 1
+    return counts
+
+
+def _shard_shares(
+    clients: int, classes: int, per_client: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """1 where a client (column) holds a class (row), with every class held about equally often."""
+    held = np.zeros((classes, clients))
+    for client in range(clients):
+        # The classes dealt least often so far, ties at random: none is ever more than one ahead.
+        order = np.lexsort((rng.random(classes), held.sum(1)))
+        held[order[:per_client], client] = 1
+    return held

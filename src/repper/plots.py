@@ -1,0 +1,70 @@
+"""Figures. One style for all, and colours that colour-blind people can tell apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib import pyplot
+
+from repper.datasets.dataset import Dataset
+from repper.errors import RepperError
+from repper.partition import Partition
+
+FORMATS = (".png", ".svg", ".pdf")
+BLUE = "#0072b2"  # from Okabe and Ito's palette
+
+
+def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None:
+    """Who holds what: a dot per client and class, its area the number of training images."""
+    if path.suffix.lower() not in FORMATS:
+        raise RepperError(f"cannot draw to {path}: its name must end in {', '.join(FORMATS)}")
+    counts, _ = partition.counts(data)
+    clients, classes = counts.shape
+    # Many clients or classes share the width and height there is; few get room to breathe.
+    cell = max(0.06, min(0.34, 16 / max(clients, 1)))
+    row = max(0.09, min(0.34, 12 / classes))
+    with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False,
+                            "axes.spines.right": False}):  # fmt: skip
+        figure, axes = pyplot.subplots(
+            figsize=(2.2 + cell * clients, 1.4 + row * classes), layout="constrained"
+        )
+        client, label = np.nonzero(counts)
+        # The largest dot just fills its cell; areas, not diameters, are in proportion.
+        largest = (72 * min(cell, row) * 0.95) ** 2
+        sizes = counts[client, label] / counts.max() * largest
+        axes.scatter(client, label, s=sizes, color=BLUE, alpha=0.75, linewidths=0)
+        axes.set(xlabel="client", title=title, xlim=(-0.7, clients - 0.3))
+        axes.set_ylim(-0.7, classes - 0.3)
+        step = max(1, int(np.ceil(0.28 / cell)))
+        axes.set_xticks(range(0, clients, step))
+        names = range(0, classes, max(1, int(np.ceil(0.14 / row))))
+        axes.set_yticks(list(names), [data.classes[n] for n in names])
+        axes.set_ylabel("class")
+        axes.grid(color="0.92", linewidth=0.5)
+        axes.set_axisbelow(True)
+        shown = sorted({int(counts.max()), max(1, int(counts.max()) // 4)}, reverse=True)
+        handles = [
+            axes.scatter([], [], s=n / counts.max() * largest, color=BLUE, alpha=0.75, linewidths=0)
+            for n in shown
+        ]
+        axes.legend(
+            handles, [f"{n} images" for n in shown], loc="upper left", bbox_to_anchor=(1, 1),
+            frameon=False, labelspacing=1.2,
+        )  # fmt: skip
+        try:
+            # No date in the file: the same partition gives the same bytes.
+            undated = {
+                ".png": {"Software": None},
+                ".svg": {"Date": None},
+                ".pdf": {"CreationDate": None},
+            }
+            figure.savefig(path, dpi=150, metadata=undated[path.suffix.lower()])
+        except OSError as error:
+            raise RepperError(f"cannot write {path}: {error.strerror}") from error
+        finally:
+            pyplot.close(figure)

@@ -1,0 +1,187 @@
+"""What a person sees of a run: bars on a terminal, lines elsewhere, tables at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from repper.evaluate import Score
+from repper.experiment import ClientDone, Event, Finished, RoundDone, Started
+from repper.runs import Run
+
+CLIENTS_SHOWN = 40
+
+
+class Display:
+    """Shows events as they happen, on stderr, so that stdout holds results only."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bars: Progress | None = None
+        self._stages: tuple[TaskID, TaskID] | None = None
+        self._clients = self._rounds = self._first = self._personalized = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._start(event)
+        elif isinstance(event, RoundDone):
+            self._round(event.record)
+        elif isinstance(event, ClientDone) and event.final:
+            self._client(event)
+        elif isinstance(event, Finished) and self._bars is None:
+            self._say(f"finished: {event.run.folder}")
+
+    def _start(self, event: Started) -> None:
+        config = event.config
+        self._clients, self._rounds, self._first = (
+            config.clients,
+            config.rounds,
+            event.finished_rounds,
+        )
+        sizes = [len(rows) for rows in event.partition.train]
+        self._say(
+            f"{event.data.name}: {event.data.note or f'{len(event.data.train)} images'}; "
+            f"{config.clients} clients with {min(sizes)} to {max(sizes)} training images"
+        )
+        if event.finished_rounds:
+            self._say(f"resuming after round {event.finished_rounds}")
+        if self._bars is not None:
+            self._stages = (
+                self._bars.add_task("stage 1 encoder", total=config.rounds, note=""),
+                self._bars.add_task("stage 2 heads  ", total=config.clients, note="", start=False),
+            )
+            self._bars.update(self._stages[0], completed=event.finished_rounds)
+        self._began = time.monotonic()
+
+    def _round(self, record: dict[str, Any]) -> None:
+        note = f"loss {record['loss']:.3f}"
+        if record["knn"] is not None:
+            note += f"  k-NN {record['knn']:.1f} %"
+        if "accuracy" in record:
+            note += f"  accuracy {record['accuracy']['mean']:.1f} %"
+        if self._bars is not None and self._stages is not None:
+            self._bars.update(self._stages[0], completed=record["round"], note=note)
+            return
+        done = record["round"] - self._first
+        left = (time.monotonic() - self._began) / done * (self._rounds - record["round"])
+        self._say(
+            f"round {record['round']}/{self._rounds}  {note}  {record['seconds']:.1f} s"
+            f"  {_duration(left)} left"
+        )
+
+    def _client(self, event: ClientDone) -> None:
+        self._personalized += 1
+        if self._bars is not None and self._stages is not None:
+            self._bars.start_task(self._stages[1])
+            note = f"client {event.personal.client}: {event.personal.test.accuracy:.1f} %"
+            self._bars.update(self._stages[1], completed=self._personalized, note=note)
+        elif self._personalized % max(1, self._clients // 10) == 0:
+            self._say(f"personalized {self._personalized}/{self._clients} clients")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False)
+
+
+def print_results(run: Run) -> None:
+    """The table per client, the summary, and where to find the rest."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    scores, result = run.scores(), run.result
+    console.print(_client_table(scores))
+    console.print(_summary_table(result))
+    console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
+
+
+def _client_table(scores: list[Score]) -> Table:
+    title = "Accuracy per client (%)"
+    if len(scores) > CLIENTS_SHOWN:
+        title += f", the {CLIENTS_SHOWN} worst of {len(scores)}; all are in clients.parquet"
+        scores = sorted(scores, key=lambda s: s.accuracy)[:CLIENTS_SHOWN]
+    table = Table(title=title, title_justify="left")
+    table.add_column("client", justify="right")
+    table.add_column("head")
+    for column in (
+        "train",
+        "classes",
+        "test",
+        "accuracy",
+        "balanced",
+        "head classes",
+        "tail classes",
+    ):
+        table.add_column(column, justify="right")
+    for s in scores:
+        figures = (s.accuracy, s.balanced, s.head_classes, s.tail_classes)
+        counts = (s.train.sum(), np.count_nonzero(s.train), s.tested.sum())
+        table.add_row(str(s.client), s.personalize, *map(str, counts), *map(_figure, figures))
+    return table
+
+
+def _summary_table(result: dict[str, Any]) -> Table:
+    table = Table(
+        title=f"{result['method']}+{result['personalize']}, accuracy (%)", title_justify="left"
+    )
+    names = list(result["accuracy"])
+    for column in ("clients", *(name.replace("_", " ") for name in names)):
+        table.add_column(column, justify="left" if column == "clients" else "right")
+
+    def row(label: str, accuracy: dict[str, float | None] | None) -> None:
+        if accuracy is not None:
+            table.add_row(label, *(_figure(accuracy[name]) for name in names))
+
+    row(f"all {result['clients']}", result["accuracy"])
+    took, never = result["groups"]["took_part"], result["groups"]["never_took_part"]
+    if result["rounds"]:
+        row(f"{took['clients']} in stage 1", took["accuracy"])
+        row(f"{never['clients']} never in it", never["accuracy"])
+        table.caption = f"{never['clients']} of {result['clients']} clients were never sampled"
+    return table
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

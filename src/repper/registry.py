@@ -1,0 +1,36 @@
+"""Names for things that are imported only when they are used, so that `--help` needs no PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast
+
+from repper.errors import missing_extra, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A read-only table from a name to an object, given as `"package.module:attribute"`."""
+
+    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+        self._kind = kind
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise unknown(self._kind, name, self._entries)
+        module, attribute = self._entries[name].split(":")
+        try:
+            return cast(T, getattr(importlib.import_module(module), attribute))
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] not in ("torch", "pyarrow"):
+                raise
+            raise missing_extra(error.name, "train", f"{self._kind} {name!r}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

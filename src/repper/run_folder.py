@@ -1,0 +1,265 @@
+"""Writing a run folder, so that a crash at any moment loses no finished round."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import tomli_w
+from pyarrow import parquet
+
+from repper.config import Config, read_config
+from repper.datasets.dataset import Dataset
+from repper.encoders.encoder import EncoderSpec, save_encoder
+from repper.engines.engine import Personal
+from repper.errors import RepperError
+from repper.evaluate import Score, summarize
+from repper.files import write_atomically
+from repper.params import Params, digest, is_encoder, read_params, save_params, select
+from repper.partition import Partition
+
+CONFIG = "config.toml"
+PARTITION = "partition.json"
+ENVIRONMENT = "environment.json"
+ROUNDS = "rounds.jsonl"
+CHECKPOINT = Path("checkpoint") / "last.safetensors"
+CHOSEN = Path("checkpoint") / "chosen.safetensors"
+ENCODER = "encoder.safetensors"
+HEADS = "heads"
+SCORES = "clients.parquet"
+RESULT = "result.json"
+LOCK = ".lock"
+OWN = {CONFIG, PARTITION, ENVIRONMENT, ROUNDS, "checkpoint", ENCODER, HEADS, SCORES, RESULT, LOCK}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands: the last finished round, and the one chosen on validation data so far."""
+
+    number: int
+    shared: Params
+    chosen: int = 0
+    chosen_accuracy: float = -1.0
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a run folder for this process; the lock ends with the process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise RepperError(f"cannot write to --out {folder}: {error.strerror}") from error
+    with lock as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RepperError(
+                f"another process is running in {folder}: wait for it, or use another --out"
+            ) from error
+        yield
+
+
+def read_run_config(folder: Path) -> Config:
+    if not (folder / CONFIG).is_file():
+        raise RepperError(f"{folder} is not a run folder: it has no {CONFIG}")
+    return Config(**read_config(folder / CONFIG))
+
+
+def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this run may not be written to; write nothing."""
+    try:
+        found = {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RepperError(f"cannot use --out {folder}: {error.strerror}") from error
+    if CONFIG not in found:
+        # A crash at the very start leaves some of our files, but not the configuration.
+        if any(name not in OWN and not name.endswith(".tmp") for name in found):
+            raise RepperError(f"--out {folder} holds other files than a run: choose another folder")
+    elif resume:
+        _check_same(read_run_config(folder), config, folder)
+    elif not overwrite:
+        raise RepperError(
+            f"{folder} already holds a run: add --resume to go on with it, "
+            f"--overwrite to replace it, or choose another --out"
+        )
+
+
+def prepare(folder: Path, *, overwrite: bool) -> None:
+    """Make the folders of a run; with `overwrite`, without what an earlier run left there."""
+    try:
+        if overwrite and folder.is_dir():
+            # The configuration first: without it, the rest is no run.
+            for name in (CONFIG, *OWN - {LOCK}):
+                path = folder / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        (folder / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
+        (folder / HEADS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise RepperError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _check_same(old: Config, new: Config, folder: Path) -> None:
+    before, now = old.identity(), new.identity()
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise RepperError(
+                f"{folder} holds another run: its {key} is {before.get(key)}, not {now.get(key)}; "
+                f"choose another --out"
+            )
+
+
+def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:
+    """Write what is known before the first round. The configuration goes last: it marks a run."""
+    partition.save(folder / PARTITION, data)
+    write_atomically(folder / ENVIRONMENT, json.dumps(environment(config), indent=2))
+    write_atomically(folder / CONFIG, tomli_w.dumps(config.to_toml()))
+
+
+def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, chose: bool) -> None:
+    """Log a finished round, then make it the one to resume from.
+
+    In this order a crash between the two leaves a line too many, which `read_rounds` drops.
+    """
+    with (folder / ROUNDS).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    notes = {
+        "round": str(checkpoint.number),
+        "chosen": str(checkpoint.chosen),
+        "chosen_accuracy": repr(checkpoint.chosen_accuracy),
+    }
+    if chose:
+        save_params(folder / CHOSEN, checkpoint.shared, notes)
+    save_params(folder / CHECKPOINT, checkpoint.shared, notes)
+
+
+def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
+    """Where to go on from, or None if no round was finished."""
+    if not (folder / CHECKPOINT).is_file():
+        return None
+    params, notes = read_params(folder / CHECKPOINT)
+    if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in like.items()}:
+        raise RepperError(f"{folder / CHECKPOINT} does not hold the parameters of this run")
+    checkpoint = Checkpoint(
+        int(notes["round"]), params, int(notes["chosen"]), float(notes["chosen_accuracy"])
+    )
+    keep = read_rounds(folder)[: checkpoint.number]
+    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in keep))
+    return checkpoint
+
+
+def read_chosen(folder: Path) -> Params:
+    return read_params(folder / CHOSEN)[0]
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """The log of every round; a last line that a crash has cut off is left out."""
+    path = folder / ROUNDS
+    lines = path.read_text().splitlines() if path.is_file() else []
+    records = []
+    for position, line in enumerate(lines):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            if position < len(lines) - 1:
+                raise RepperError(f"{path} is damaged in line {position + 1}") from error
+    return records
+
+
+def write_result(
+    folder: Path,
+    config: Config,
+    spec: EncoderSpec,
+    data: Dataset,
+    shared: Params,
+    personal: Sequence[Personal],
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Write encoder, scores and result; the result goes last: it marks a finished run."""
+    save_encoder(folder / ENCODER, spec, select(shared, is_encoder))
+    scores = [p.test for p in personal]
+    parquet_bytes = pyarrow.BufferOutputStream()
+    parquet.write_table(_score_table(scores), parquet_bytes)
+    write_atomically(folder / SCORES, parquet_bytes.getvalue().to_pybytes())
+    heads = hashlib.sha256("".join(p.head_digest for p in personal).encode()).hexdigest()
+    result = {
+        "run": str(folder),
+        "method": config.method,
+        "personalize": config.personalize,
+        "rounds": config.rounds,
+        "accuracy": summarize(scores),
+        "encoder_digest": digest(shared),
+        "heads_digest": heads,
+        **facts,
+        "clients": len(personal),
+        "classes": list(data.classes),
+    }
+    write_atomically(folder / RESULT, json.dumps(result, indent=2))
+    return result
+
+
+def _score_table(scores: Iterable[Score]) -> pyarrow.Table:
+    rows = [
+        (s.client, s.personalize, label, s.train[label], s.tested[label], s.correct[label])
+        for s in scores
+        for label in np.flatnonzero(s.train + s.tested)
+    ]
+    names = ("client", "head", "class", "n_train", "n", "correct")
+    return pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def environment(config: Config) -> dict[str, Any]:
+    """What a result may depend on besides its settings."""
+    packages = ("repper", "torch", "numpy", "scikit-learn", "scipy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device": config.device,
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of repper's own source, where it runs from a checkout."""
+    here = Path(__file__).resolve()
+    # Only a tracked file: an installed copy may lie in a checkout of something else.
+    tracked = ["ls-files", "--error-unmatch", here.name]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        for arguments in (tracked, describe):
+            found = subprocess.run(
+                ["git", "-C", str(here.parent), *arguments],
+                capture_output=True, text=True, check=True, timeout=10,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

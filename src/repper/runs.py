@@ -1,0 +1,112 @@
+"""Reading a run folder: what a run found out, and its classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from repper.augment import normalize
+from repper.config import Config
+from repper.datasets.images import read_image
+from repper.edge.saved_head import read_head
+from repper.encoders.encoder import read_encoder
+from repper.errors import RepperError
+from repper.evaluate import Score
+from repper.files import read_json
+from repper.params import digest, load_params
+from repper.run_folder import HEADS, RESULT, SCORES, read_rounds, read_run_config
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder: what a finished run found out, and its classifiers."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Config:
+        return read_run_config(self.folder)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """All that `repper run --json` prints, and some more."""
+        read_run_config(self.folder)
+        if not (self.folder / RESULT).is_file():
+            raise RepperError(
+                f"the run in {self.folder} is not finished: run its command again with --resume"
+            )
+        result: dict[str, Any] = read_json(self.folder / RESULT)
+        return result
+
+    @property
+    def accuracy(self) -> dict[str, float | None]:
+        """The summary over all clients, in percent."""
+        accuracy: dict[str, float | None] = self.result["accuracy"]
+        return accuracy
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.result["classes"])
+
+    def scores(self) -> list[Score]:
+        """Every client's test result, class by class."""
+        columns = parquet.read_table(self.folder / SCORES).to_pydict()
+        classes = len(self.classes)
+        heads = {}
+        counts: dict[str, NDArray[np.int64]] = {
+            name: np.zeros((max(columns["client"]) + 1, classes), np.int64)
+            for name in ("n_train", "n", "correct")
+        }
+        for row, client in enumerate(columns["client"]):
+            heads[client] = columns["head"][row]
+            for name, table in counts.items():
+                table[client, columns["class"][row]] = columns[name][row]
+        return [
+            Score(c, heads[c], *(counts[name][c] for name in ("n_train", "n", "correct")))
+            for c in sorted(heads)
+        ]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The log of every finished round."""
+        return read_rounds(self.folder)
+
+    def predict(self, client: int, images: NDArray[np.uint8] | Sequence[Path | str]) -> list[str]:
+        """The class of each image by a client's own classifier.
+
+        `images` are uint8 of shape (n, channels, size, size), or paths of image files.
+        """
+        return [name for name, _ in self.predict_with_scores(client, images)]
+
+    def predict_with_scores(
+        self, client: int, images: NDArray[np.uint8] | Sequence[Path | str]
+    ) -> list[tuple[str, dict[str, float]]]:
+        """The class of each image, and the score of every class the client's head knows."""
+        clients = self.result["clients"]
+        if not 0 <= client < clients:
+            raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
+        spec, params = read_encoder(self.folder)
+        head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
+        if not isinstance(images, np.ndarray):
+            images = np.stack([read_image(Path(p), spec.channels, spec.size) for p in images])
+        expected = (spec.channels, spec.size, spec.size)
+        if images.dtype != np.uint8 or images.shape[1:] != expected:
+            raise RepperError(
+                f"images must be uint8 of shape (n, {', '.join(map(str, expected))}), "
+                f"got {images.dtype} {images.shape}"
+            )
+        encoder = torch.nn.ModuleDict({"encoder": spec.build()})
+        load_params(encoder, params)
+        with torch.no_grad():
+            features = encoder.eval()["encoder"](normalize(torch.from_numpy(images.copy())))
+        scores = head.scores(features.numpy())
+        return [
+            (head.names[row.argmax()], dict(zip(head.names, map(float, row), strict=True)))
+            for row in scores
+        ]

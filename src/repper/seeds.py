@@ -1,0 +1,34 @@
+"""One random stream per purpose: what is drawn depends on why, never on order or on workers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Numbers are part of every result: never renumber them."""
+
+    PARTITION = 1
+    INIT = 2
+    COHORT = 3
+    TRAIN = 4
+    HEAD = 5
+    VALIDATION = 6
+    PROBE = 7
+
+
+def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    """The numpy generator for a purpose and a key such as (round, client)."""
+    return np.random.default_rng(_sequence(seed, purpose, *key))
+
+
+def torch_seed(seed: int, purpose: Purpose, *key: int) -> int:
+    """A seed for a torch generator, for the same purposes and keys."""
+    return int(_sequence(seed, purpose, *key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: Purpose, *key: int) -> np.random.SeedSequence:
+    # A spawn key, not more entropy: numpy pads entropy with zeros, so [7] and [7, 0] collide.
+    return np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))

@@ -1,0 +1,69 @@
+"""What several tests need: real digits, tiny data, real images, and the command line as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from repper.datasets import Dataset, Split, load
+
+CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
+
+
+@pytest.fixture(scope="session")
+def digits() -> Dataset:
+    return load("digits")
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> Dataset:
+    folder = os.environ.get("REPPER_DATA")
+    if not folder or not (Path(folder) / "cifar10").is_dir():
+        pytest.skip(CIFAR_MISSING)
+    return load("cifar10")
+
+
+def make_dataset(train=60, test=30, classes=3, channels=1, size=8) -> Dataset:
+    """Random images, each a little brighter the higher its label."""
+    random = np.random.default_rng(0)
+
+    def split(count: int) -> Split:
+        labels = np.arange(count) % classes
+        noise = random.integers(0, 128, (count, channels, size, size))
+        images = noise + (labels * (127 // classes))[:, None, None, None]
+        return Split(images.astype(np.uint8), labels)
+
+    return Dataset("toy", tuple(f"class {n}" for n in range(classes)), split(train), split(test))
+
+
+@pytest.fixture
+def repper(tmp_path):
+    """Run a command as its user would, in an empty folder; returns the finished process."""
+
+    def run(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240):
+        return subprocess.run(
+            [sys.executable, "-m", "repper", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "120", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+def last_json(process: subprocess.CompletedProcess[str]) -> dict:
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+QUICK = ("--clients", 6, "--rounds", 3, "--epochs", 1, "--width", 0.25, "--participation", 0.5)
+"""Settings of a run on digits that takes a few seconds."""

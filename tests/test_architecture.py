@@ -1,0 +1,135 @@
+"""The shape of the code: who may import whom, and what must never be there."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "repper"
+
+LAYERS = [
+    "errors", "registry", "files", "seeds", "edge", "params", "batches", "losses", "datasets",
+    "partition", "augment", "encoders", "heads", "methods", "personalize", "evaluate",
+    "engines/__init__", "config", "engines", "federate", "run_folder", "runs", "experiment",
+    "plots", "progress", "__init__", "cli", "__main__",
+]  # fmt: skip
+"""Each file imports only from itself and from those above it."""
+
+
+def modules():
+    return sorted(ROOT.rglob("*.py"))
+
+
+def layer(name):
+    """The position of `repper.a.b`, or of a path relative to the package."""
+    parts = name.removeprefix("repper").strip(".").replace(".", "/")
+    if parts in ("", "__init__"):
+        return LAYERS.index("__init__")
+    if parts in ("engines", "engines/__init__"):
+        return LAYERS.index("engines/__init__")
+    return LAYERS.index(parts.split("/")[0])
+
+
+def imports(path, only_on_import=False):
+    """Names of the modules that a file imports, leaving out those for type checkers only."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            node.body = []
+    nodes = tree.body if only_on_import else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_import_only_from_those_above_them(path):
+    own = layer("repper." + str(path.relative_to(ROOT).with_suffix("")).replace("/", "."))
+    if path == ROOT / "__init__.py":
+        return
+    for name in imports(path):
+        if name == "repper" or name.startswith("repper."):
+            if name == "repper" and layer("repper.cli") <= own:
+                continue
+            if name == "repper":
+                continue  # `from repper import module`: the module is checked by its own name
+            assert layer(name) <= own, f"{path.name} imports {name}"
+
+
+def test_the_edge_needs_no_torch():
+    for path in (ROOT / "edge").glob("*.py"):
+        assert not any(name.split(".")[0] == "torch" for name in imports(path))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_is_unpickled(path):
+    names = set(imports(path))
+    assert not names & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
+    text = path.read_text()
+    assert "torch.load" not in text
+    assert "allow_pickle" not in text
+
+
+def python(code, **env):
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        env={**os.environ, **env}, timeout=60,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["repper", "repper.edge", "repper.cli", "repper.config"])
+def test_importing_does_not_load_torch(module):
+    code = f"import sys, {module}; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    assert python(code) == "False False"
+
+
+def test_help_loads_neither_torch_nor_scikit_learn():
+    code = (
+        "import sys, contextlib, io\n"
+        "from repper.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    main(['run', '--help'])\n"
+        "print([m for m in ('torch', 'sklearn', 'pyarrow', 'matplotlib', 'rich') if m in sys.modules])"
+    )
+    assert python(code) == "[]"
+
+
+WITHOUT_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_without_torch_the_sentence_says_what_to_install():
+    code = WITHOUT_TORCH + (
+        "import contextlib, io\n"
+        "from repper.cli import main\n"
+        "with contextlib.redirect_stderr(io.StringIO()) as said:\n"
+        "    code = main(['run'])\n"
+        "print(code, said.getvalue())"
+    )
+    assert python(code) == "2 repper: repper run needs torch: pip install 'repper[train]'"
+
+
+def test_without_torch_a_saved_head_predicts(tmp_path):
+    from repper.heads import HEADS
+
+    x = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.1]]
+    HEADS["linear"]().fit(x, [0, 1, 0, 1]).saved(("a", "b"), "e", False).save(tmp_path / "h")
+    code = WITHOUT_TORCH + (
+        "import numpy, pathlib, repper.edge\n"
+        f"head = repper.edge.read_head(pathlib.Path({str(tmp_path / 'h')!r}))\n"
+        f"print(head.predict(numpy.array({x})))"
+    )
+    assert python(code) == "[0 1 0 1]"

@@ -1,0 +1,251 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import QUICK, last_json
+from repper.config import OPTIONS
+
+ACCURACY = {
+    "mean", "std", "worst", "worst_tenth", "weighted", "balanced", "head_classes", "tail_classes",
+}  # fmt: skip
+
+
+def test_digests_are_the_same_on_any_engine_and_number_of_workers(repper):
+    runs = [
+        last_json(repper("run", *QUICK, "--out", f"run{n}", "--json", *engine))
+        for n, engine in enumerate(
+            [
+                ("--engine", "serial"),
+                ("--engine", "pool", "--workers", 1),
+                ("--engine", "pool", "--workers", 2),
+                ("--engine", "serial", "--seed", 1),
+            ]
+        )
+    ]
+    for key in ("encoder_digest", "heads_digest"):
+        first, one, two, other_seed = (run[key] for run in runs)
+        assert first == one == two != other_seed
+
+
+def test_json_has_the_promised_keys(repper):
+    process = repper("run", *QUICK, "--json")
+    result = last_json(process)
+    assert set(result) == {
+        "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
+        "seconds",
+    }  # fmt: skip
+    assert set(result["accuracy"]) == ACCURACY
+    assert set(result["seconds"]) == {"crl", "pcl"}
+    assert (result["method"], result["personalize"], result["rounds"]) == ("repper", "linear", 3)
+    assert result["run"].startswith("runs/digits-repper-linear-")
+
+
+def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper):
+    process = repper("run", *QUICK)
+    assert re.search(
+        r"^round 2/3  loss \d+\.\d+  k-NN \d+\.\d %  \d+\.\d s  0:0\d left$", process.stderr, re.M
+    )
+    assert "personalized 6/6 clients" in process.stderr
+    assert "\x1b" not in process.stderr + process.stdout
+    assert "round 2/3" not in process.stdout
+    assert "repper+linear, accuracy (%)" in process.stdout
+    assert "clients were never sampled" in process.stdout
+
+
+def on_a_terminal(tmp_path, **env):
+    """Run with stderr on a pseudo-terminal and return what it showed."""
+    reader, writer = os.openpty()
+    command = [sys.executable, "-m", "repper", "run", *map(str, QUICK), "--engine", "serial"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=writer,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", **env},
+    ) as process:  # fmt: skip
+        os.close(writer)
+        shown = b""
+        while True:
+            try:
+                part = os.read(reader, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+    os.close(reader)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+def test_on_a_terminal_there_are_bars_with_the_time_left(tmp_path):
+    shown = on_a_terminal(tmp_path)
+    assert "stage 1 encoder" in shown
+    assert "stage 2 heads" in shown
+    assert "3/3" in shown
+    assert "left" in shown
+    assert "\x1b[38" in shown or "\x1b[3" in shown
+
+
+def test_no_color_is_respected(tmp_path):
+    shown = on_a_terminal(tmp_path, NO_COLOR="1")
+    assert "stage 1 encoder" in shown
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9](;[0-9;]*)?m", shown)
+
+
+def test_a_toml_file_gives_settings_and_flags_win(repper, tmp_path):
+    (tmp_path / "my.toml").write_text(
+        'rounds = 1\nepochs = 1\nwidth = 0.25\npersonalize = "logistic"\n'
+        '[clients]\ncount = 4\n[clients.2]\npersonalize = "svm"\n'
+    )
+    process = repper("run", "--config", "my.toml", "--rounds", 2, "--out", "run", "--json")
+    result = last_json(process)
+    assert (result["rounds"], result["personalize"]) == (2, "logistic")
+    import repper as api
+
+    kinds = [score.personalize for score in api.open_run(tmp_path / "run").scores()]
+    assert kinds == ["logistic", "logistic", "svm", "logistic"]
+
+
+BAD = {
+    "--alpha 0": "--alpha must be above 0, got 0",
+    "--alpha nan": "--alpha must be a finite number, got nan",
+    "--clients 5000": "5000 clients with at least 10 train images each need 50000",
+    "--participation 0": "--participation must be above 0, got 0",
+    "--participation 1.5": "--participation must be at most 1, got 1.5",
+    "--rounds -3": "--rounds must be at least 0, got -3",
+    "--rounds many": "--rounds must be a whole number, got 'many'",
+    "--method fedprx": "unknown method 'fedprx'",
+    "--data digit": "unknown data set 'digit', did you mean 'digits'?",
+    "--personalize svn": "unknown personalize 'svn', did you mean 'svm'?",
+    "--encoder pixels": "has nothing for repper to train: use --rounds 0",
+    "--device tpu": "--device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'",
+    "--device cuda": "--device cuda is not available on this machine",
+    "--partition mine.json": "there is no file mine.json",
+    "--partition shard": "unknown partition 'shard', did you mean 'shards'?",
+    "--init nowhere": "there is no file nowhere",
+    "--config none.toml": "cannot read none.toml: No such file or directory",
+    "--data cifar10 --data-dir nowhere": "no train-*.parquet in nowhere/cifar10/plain_text",
+    "--alhpa 1": "unknown option --alhpa, did you mean --alpha?",
+    "--alpha": "argument --alpha: expected one argument",
+    "--resume --overwrite": "give one of them",
+    "--out /proc/nowhere/run": "cannot write to --out /proc/nowhere/run",
+    "--out /dev/null/run": "cannot use --out /dev/null/run: Not a directory",
+    "--stage1-clients 0,99": "--stage1-clients names client 99",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD)
+def test_bad_input_gets_one_sentence_and_writes_nothing(repper, tmp_path, arguments):
+    if arguments == "--device cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("this machine has CUDA")
+    process = repper("run", *arguments.split(), env={"REPPER_DATA": ""})
+    assert process.returncode == 2
+    assert process.stderr.startswith("repper: ")
+    assert BAD[arguments] in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+    assert process.stdout == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_debug_shows_the_traceback_too(repper):
+    process = repper("run", "--data", "digit", "--debug")
+    assert process.returncode == 2
+    assert "Traceback" in process.stderr
+    assert process.stderr.splitlines()[-1].startswith("repper: unknown data set")
+
+
+def test_unknown_commands_are_refused(repper):
+    process = repper("rnu")
+    assert process.returncode == 2
+    assert "repper: unknown command 'rnu', did you mean 'run'?" in process.stderr
+
+
+def test_without_arguments_help_is_shown(repper):
+    assert "examples:" in repper().stdout
+    assert repper("--version").stdout.startswith("repper 0.")
+
+
+def test_every_setting_is_in_the_help_with_its_default(repper):
+    text = " ".join(repper("run", "--help").stdout.split())
+    for name, option in OPTIONS.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert " ".join(option.help.split()) in text
+
+
+@pytest.mark.parametrize("name", ["bubbles.png", "bubbles.svg", "bubbles.pdf"])
+def test_partition_draws_who_holds_what(repper, tmp_path, name):
+    process = repper(
+        "partition", "--data", "digits", "--clients", 20, "--alpha", 0.5, "--seed", 0, "--out", name
+    )
+    assert process.returncode == 0, process.stderr
+    assert "20 clients with" in process.stdout
+    content = (tmp_path / name).read_bytes()
+    assert len(content) > 3000
+    repper("partition", "--out", "again" + name[7:])
+    if not name.endswith("pdf"):
+        assert (tmp_path / ("again" + name[7:])).read_bytes() == content
+    if name.endswith("png"):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.width > picture.height > 300
+            assert (np.asarray(picture.convert("L")) < 250).mean() > 0.02
+
+
+def test_a_partition_can_be_written_and_used_by_a_run(repper, tmp_path):
+    assert repper("partition", "--clients", 5, "--alpha", 2, "--out", "p.json").returncode == 0
+    process = repper("run", *QUICK, "--partition", "p.json", "--out", "run", "--json")
+    assert last_json(process)
+    assert (
+        json.loads((tmp_path / "p.json").read_text())["hash"]
+        == json.loads((tmp_path / "run" / "partition.json").read_text())["hash"]
+    )
+
+
+def test_partition_refuses_a_format_it_cannot_draw(repper, tmp_path):
+    process = repper("partition", "--out", "x.doc")
+    assert process.returncode == 2
+    assert "its name must end in .png, .svg, .pdf" in process.stderr
+    process = repper("partition", "--out", "no/such/folder/x.png")
+    assert process.returncode == 2
+    assert "repper: cannot write no/such/folder/x.png" in process.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_predict_classifies_image_files(repper, tmp_path, digits):
+    last_json(
+        repper("run", *QUICK, "--rounds", 8, "--epochs", 5, "--width", 1, "--out", "run", "--json")
+    )
+    manifest = json.loads((tmp_path / "run" / "partition.json").read_text())
+    rows = manifest["clients"][3]["train"][:12]
+    for row in rows:
+        Image.fromarray(digits.train.images[row, 0]).save(tmp_path / f"{row}.png")
+    names = [f"{row}.png" for row in rows]
+    process = repper("predict", "--run", "run", "--client", 3, *names)
+    assert process.returncode == 0, process.stderr
+    answers = [line.split("\t") for line in process.stdout.splitlines()]
+    assert [name for name, _ in answers] == names
+    right = [
+        label == str(digits.train.labels[row])
+        for (_, label), row in zip(answers, rows, strict=True)
+    ]
+    assert sum(right) >= 11
+    as_json = last_json(repper("predict", "--run", "run", "--client", 3, "--json", *names))
+    assert [p["class"] for p in as_json["predictions"]] == [label for _, label in answers]
+
+    for arguments, message in {
+        "--run run --client 99 0.png": "there is no client 99: this run has 0 to 5",
+        "--run run --client x 0.png": "--client must be a whole number, got 'x'",
+        "--run nowhere --client 1 0.png": "nowhere is not a run folder",
+        "--run run --client 1 missing.png": "cannot read image missing.png",
+        "--run run --client 1": "the following arguments are required: IMAGE",
+    }.items():
+        process = repper("predict", *arguments.split())
+        assert process.returncode == 2
+        assert message in process.stderr
+        assert "Traceback" not in process.stderr

@@ -1,0 +1,131 @@
+import pytest
+import tomli_w
+
+from repper.config import OPTIONS, Config, parse, read_config
+from repper.errors import RepperError
+
+
+def from_toml(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return Config(**read_config(path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 0.0}, "--alpha must be above 0, got 0"),
+        ({"alpha": float("nan")}, "--alpha must be a finite number, got nan"),
+        ({"alpha": float("inf")}, "--alpha must be a finite number, got inf"),
+        ({"participation": 0.0}, "--participation must be above 0, got 0"),
+        ({"participation": 1.5}, "--participation must be at most 1, got 1.5"),
+        ({"rounds": -1}, "--rounds must be at least 0, got -1"),
+        ({"clients": 0}, "--clients must be at least 1, got 0"),
+        ({"batch": 1}, "--batch must be at least 2, got 1"),
+        ({"temperature": 0.0}, "--temperature must be above 0, got 0"),
+        ({"lr": -1.0}, "--lr must be above 0, got -1"),
+        ({"seed": -1}, "--seed must be at least 0, got -1"),
+        ({"rounds": 1.5}, "--rounds must be a whole number, got 1.5"),
+        ({"rounds": True}, "--rounds must be a whole number, got True"),
+        ({"alpha": "0.5"}, "--alpha must be a number, got '0.5'"),
+        ({"method": "fedavgg"}, "unknown method 'fedavgg', did you mean 'fedavg'"),
+        ({"encoder": "resnet50"}, "unknown encoder 'resnet50', did you mean 'resnet"),
+        ({"personalize": "lineal"}, "unknown personalize 'lineal', did you mean 'linear'"),
+        ({"norm": "layer"}, r"unknown norm 'layer' \(known: batch, group\)"),
+        ({"validation": 0.1}, "give --evaluate-every N too"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(RepperError, match=message):
+        Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "clients", "expected"),
+    [("3", 5, (0, 1, 2)), ("4,0,2", 5, (0, 2, 4)), ("1,", 5, (1,)), (None, 2, (0, 1))],
+)
+def test_stage1_clients_are_a_count_or_a_list(text, clients, expected):
+    assert Config(stage1_clients=text, clients=clients).stage1() == expected
+
+
+@pytest.mark.parametrize("text", ["0", "6", "5,1", "x", "1,x", ","])
+def test_stage1_clients_that_do_not_exist_are_refused(text):
+    with pytest.raises(RepperError, match="--stage1-clients"):
+        Config(stage1_clients=text, clients=5).check_clients()
+
+
+def test_toml_sets_what_flags_set(tmp_path):
+    config = from_toml(
+        tmp_path,
+        'data = "digits"\nalpha = 1\nhead-epochs = 7\nlr_decay = 0.5\nstage1-clients = [0, 3]',
+    )
+    assert (config.alpha, config.head_epochs, config.lr_decay) == (1.0, 7, 0.5)
+    assert config.stage1() == (0, 3)
+
+
+def test_single_clients_can_have_their_own_head(tmp_path):
+    config = from_toml(tmp_path, '[clients]\ncount = 9\n[clients.7]\npersonalize = "svm"')
+    assert config.clients == 9
+    assert config.personalize_as(7) == "svm"
+    assert config.personalize_as(6) == "linear"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alhpa = 1", "unknown setting 'alhpa', did you mean 'alpha'"),
+        ("rounds = 'ten'", "--rounds must be a whole number, got 'ten'"),
+        ("rounds = ", "is not a TOML file"),
+        ("[clients.7]\npersonalise = 'svm'", "did you mean 'personalize'"),
+        ("[clients.7]\npersonalize = 'tree'", r"unknown personalize in \[clients.7\] 'tree'"),
+        ("[clients]\nseven = 1", "got 'seven'"),
+    ],
+)
+def test_mistakes_in_toml_are_named(tmp_path, text, message):
+    with pytest.raises(RepperError, match=message):
+        from_toml(tmp_path, text)
+
+
+def test_own_settings_of_a_client_that_does_not_exist_are_refused(tmp_path):
+    config = from_toml(tmp_path, '[clients]\ncount = 5\n[clients.7]\npersonalize = "svm"')
+    with pytest.raises(RepperError, match=r"\[clients.7\]: clients are numbered 0 to 4"):
+        config.check_clients()
+
+
+def test_written_settings_are_read_back(tmp_path):
+    config = Config(
+        clients=9,
+        alpha=0.1,
+        head_epochs=3,
+        stage1_clients="1,",
+        overrides={7: {"personalize": "svm"}},
+    )
+    assert from_toml(tmp_path, tomli_w.dumps(config.to_toml())) == config
+    assert from_toml(tmp_path, tomli_w.dumps(Config().to_toml())) == Config()
+
+
+def test_where_a_run_runs_is_not_part_of_what_it_is():
+    base = Config().identity()
+    assert Config(engine="serial", workers=3, rounds=99, out="x", data_dir="y").identity() == base
+    assert Config(seed=1).identity() != base
+    assert Config(overrides={1: {"personalize": "svm"}}).identity() != base
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_default_is_a_value_of_its_own_flag(name):
+    default = getattr(Config(), name)
+    assert default is None or parse(name, str(default)) == default
+
+
+def test_a_personalizer_gets_the_settings_of_its_kind():
+    config = Config(head_epochs=3, head_c=2.0, svm_kernel="rbf", head_hidden=9)
+    settings = {
+        kind: dict(Config(personalize=kind, head_epochs=3, head_c=2.0, svm_kernel="rbf", head_hidden=9)
+                   .build_personalizer(0).settings)
+        for kind in ("linear", "mlp", "svm", "logistic")
+    }  # fmt: skip
+    assert config.personalize_as(0) == "linear"
+    assert settings["linear"]["epochs"] == settings["mlp"]["epochs"] == 3
+    assert settings["mlp"]["hidden"] == 9
+    assert settings["svm"] == {"c": 2.0, "kernel": "rbf"}
+    assert settings["logistic"] == {"c": 2.0}

@@ -1,0 +1,248 @@
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from repper.batches import batches
+from repper.config import Config
+from repper.edge import read_head
+from repper.encoders.encoder import EncoderSpec
+from repper.engines import ENGINES
+from repper.engines.client import Clients, Task
+from repper.engines.pool import PoolEngine
+from repper.engines.serial import SerialEngine
+from repper.errors import RepperError
+from repper.experiment import initial_params
+from repper.heads import HEADS
+from repper.methods import METHODS
+from repper.params import digest, is_encoder, select
+from repper.partition import split
+
+
+def task_for(data, **settings):
+    config = Config(**{"clients": 4, "epochs": 2, "batch": 32, "width": 0.25, **settings})
+    config = Config(**{**settings, **config.__dict__, "personalize": config.personalize_as(-1)})
+    spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
+    partition = split(data, clients=config.clients, alpha=1.0, seed=config.seed)
+    task = Task(config, spec, partition, data.classes, data.flip, "cpu")
+    return task, initial_params(config, spec, len(data.classes))
+
+
+def everything(engine, shared, clients, folder=None):
+    """All that an engine answers in a round and in stage 2, in client order."""
+    updates = sorted(engine.fit(shared, clients, 1), key=lambda u: u.client)
+    personal = sorted(engine.personalize(shared, clients, folder), key=lambda p: p.client)
+    return {
+        "updates": [(u.client, digest(u.shared), u.examples, u.loss) for u in updates],
+        "heads": [(p.client, p.head_digest, p.test.correct.tolist()) for p in personal],
+        "knn": engine.probe(shared),
+    }
+
+
+@pytest.fixture(scope="module")
+def by_serial(digits):
+    found = {}
+    for name in METHODS:
+        task, shared = task_for(digits, method=name)
+        with SerialEngine(task, digits, 0) as engine:
+            found[name] = everything(engine, shared, range(4))
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_pool_gives_the_serial_numbers_to_the_bit(digits, by_serial, name, workers):
+    task, shared = task_for(digits, method=name)
+    with PoolEngine(task, digits, workers) as engine:
+        assert everything(engine, shared, range(4)) == by_serial[name]
+        # A second time, and another round: nothing is left over from the first.
+        assert everything(engine, shared, range(4)) == by_serial[name]
+        later = [u.loss for u in engine.fit(shared, [0], 2)]
+    assert later != [by_serial[name]["updates"][0][3]]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_a_client_does_does_not_depend_on_who_else_is_asked(digits, by_serial, name):
+    task, shared = task_for(digits, method="repper")
+    with ENGINES[name](task, digits, 2) as engine:
+        [update] = engine.fit(shared, [2], 1)
+    assert (2, digest(update.shared), update.examples, update.loss) == by_serial["repper"][
+        "updates"
+    ][2]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_kind_of_head_is_kept_on_the_clients_side(digits, tmp_path, name):
+    kinds = dict(enumerate([*HEADS, "linear"][1:]))
+    overrides = {client: {"personalize": kind} for client, kind in kinds.items()}
+    task, shared = task_for(digits, overrides=overrides)
+    with ENGINES[name](task, digits, 2) as engine:
+        personal = list(engine.personalize(shared, range(4), tmp_path))
+    for one in personal:
+        head = read_head(tmp_path / f"{one.client}.safetensors")
+        assert head.kind == kinds[one.client] == one.test.personalize
+        assert head.digest() == one.head_digest
+        assert head.encoder == digest(select(shared, is_encoder))
+        assert one.validation is None
+
+
+def test_an_update_holds_weights_examples_and_loss_only(digits):
+    task, shared = task_for(digits)
+    with SerialEngine(task, digits, 0) as engine:
+        [update] = engine.fit(shared, [1], 1)
+    assert set(vars(update)) == {"client", "shared", "examples", "loss"}
+    assert update.shared.keys() == shared.keys()
+    assert update.examples == len(task.partition.train[1])
+    assert digest(update.shared) != digest(shared)
+
+
+def test_training_moves_the_given_parameters_not_the_servers_copy(digits):
+    task, shared = task_for(digits)
+    before = digest(shared)
+    with SerialEngine(task, digits, 0) as engine:
+        list(engine.fit(shared, [0, 1], 1))
+    assert digest(shared) == before
+
+
+def tensors(data):
+    return [
+        (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in (data.train, data.test)
+    ]
+
+
+def test_one_step_of_fedavg_is_adam_on_cross_entropy(digits):
+    """One epoch, one batch, no augmentation: the update can be written down."""
+    task, shared = task_for(
+        digits, method="fedavg", epochs=1, batch=4096, augment="none", norm="group"
+    )
+    clients = Clients(task, *tensors(digits))
+    clients.receive(shared)
+    update = clients.fit(0, 1)
+
+    from repper.methods.method import build_network
+    from repper.params import load_params
+
+    network = build_network(task.config.build_method(), task.spec, 10, seed=0)
+    load_params(network, shared)
+    rows = task.partition.train[0]
+    images = torch.from_numpy(digits.train.images[rows]).float() / 127.5 - 1
+    labels = torch.from_numpy(digits.train.labels[rows])
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-4)
+    loss = torch.nn.functional.cross_entropy(network(images), labels)
+    loss.backward()
+    optimizer.step()
+    assert update.loss == pytest.approx(float(loss.detach()), rel=1e-4)
+    for name, value in network.state_dict().items():
+        # Adam's first step is the sign of the gradient: a gradient near zero may round either way.
+        different = (update.shared[name] - value).abs() > 1e-5
+        assert float(different.float().mean()) < 0.01, name
+    assert digest(update.shared) != digest(shared)
+
+
+def test_the_learning_rate_decays_by_rounds(digits):
+    def moved(number, **settings):
+        task, shared = task_for(digits, method="fedavg", epochs=1, batch=4096, **settings)
+        clients = Clients(task, *tensors(digits))
+        clients.receive(shared)
+        update = clients.fit(0, number)
+        return float((update.shared["head.weight"] - shared["head.weight"]).abs().max())
+
+    decay = {"lr_decay": 0.1, "lr_decay_every": 5}
+    assert moved(1, **decay) == pytest.approx(1e-3, rel=0.05)
+    assert moved(5, **decay) == pytest.approx(1e-3, rel=0.05)
+    assert moved(6, **decay) == pytest.approx(1e-4, rel=0.05)
+    assert moved(11, **decay) == pytest.approx(1e-5, rel=0.05)
+
+
+def test_validation_images_are_never_trained_on_or_tested(digits):
+    task, _ = task_for(digits, validation=0.2, evaluate_every=1)
+    clients = Clients(task, *tensors(digits))
+    for client in range(4):
+        rows, kept = clients._train_rows(client)
+        assert len(kept) == round(0.2 * len(task.partition.train[client]))
+        assert sorted([*rows, *kept]) == task.partition.train[client].tolist()
+
+
+def test_validation_scores_come_from_the_kept_images(digits):
+    task, shared = task_for(digits, validation=0.2, evaluate_every=1)
+    with SerialEngine(task, digits, 0) as engine:
+        for one in engine.personalize(shared, range(4), None):
+            kept = round(0.2 * len(task.partition.train[one.client]))
+            assert one.validation.tested.sum() == kept
+            assert one.test.train.sum() == len(task.partition.train[one.client]) - kept
+
+
+def test_the_encoder_learns_from_views_but_heads_see_plain_images(digits):
+    plain, augmented = (task_for(digits, augment=level) for level in ("none", "strong"))
+    with SerialEngine(plain[0], digits, 0) as one, SerialEngine(augmented[0], digits, 0) as other:
+        shared = plain[1]
+        heads = [[p.head_digest for p in e.personalize(shared, [0], None)] for e in (one, other)]
+        updates = [[digest(u.shared) for u in e.fit(shared, [0], 1)] for e in (one, other)]
+    assert heads[0] == heads[1]
+    assert updates[0] != updates[1]
+
+
+def test_a_dead_worker_is_reported_in_one_sentence(digits):
+    task, shared = task_for(digits, epochs=2000)
+    with PoolEngine(task, digits, 2) as engine:
+        victim = engine._workers[1].process
+        updates = engine.fit(shared, [0, 1], 7)
+        threading.Timer(1.0, os.kill, (victim.pid, signal.SIGKILL)).start()
+        with pytest.raises(
+            RepperError,
+            match=r"^repper worker 1 died \(signal SIGKILL\) while training client 1 in round 7, "
+            r"perhaps for lack of memory: run the same command with --resume",
+        ):
+            next(updates)
+        assert engine._workers == []
+    assert not victim.is_alive()
+
+
+def test_a_worker_that_fails_passes_its_error_on(digits):
+    task, shared = task_for(digits)
+    with PoolEngine(task, digits, 1) as engine, pytest.raises(RepperError, match="cannot write"):
+        list(engine.personalize(shared, [0], Path("/proc/nowhere")))
+
+
+def test_engines_give_their_threads_back(digits):
+    before = torch.get_num_threads()
+    task, shared = task_for(digits)
+    with SerialEngine(task, digits, 0) as engine:
+        assert torch.get_num_threads() == 1
+        engine.probe(shared)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "sizes"),
+    [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (4, 4, [4]), (5, 4, [5]), (1, 4, [1]), (3, 256, [3])],
+)
+def test_batches_cover_all_rows_and_none_is_a_single_image(count, size, sizes):
+    parts = list(batches(count, size, torch.Generator().manual_seed(0)))
+    assert [len(part) for part in parts] == sizes
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+
+
+def test_the_probe_tells_a_trained_encoder_from_an_untrained_one(digits):
+    task, shared = task_for(digits, knn=400)
+    with SerialEngine(task, digits, 0) as engine:
+        before = engine.probe(shared)
+        for number in (1, 2):
+            [update] = engine.fit(shared, [0], number)
+            shared = update.shared
+        assert engine.probe(shared) > before
+    task, shared = task_for(digits, knn=0)
+    with SerialEngine(task, digits, 0) as engine:
+        assert engine.probe(shared) is None
+
+
+def test_clients_learn_their_own_classes_only(digits):
+    task, shared = task_for(digits)
+    with SerialEngine(task, digits, 0) as engine:
+        [one] = engine.personalize(shared, [3], None)
+    held = np.bincount(digits.train.labels[task.partition.train[3]], minlength=10)
+    assert one.test.train.tolist() == held.tolist()

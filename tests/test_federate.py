@@ -1,0 +1,121 @@
+import pytest
+import torch
+
+from repper.engines.engine import Engine, Update
+from repper.errors import RepperError
+from repper.federate import aggregate, choose_cohort, federate, in_cohort_order
+from repper.seeds import Purpose, stream, torch_seed
+
+
+class Counting(Engine):
+    """Clients that add their number to the weights, and answer in reverse order."""
+
+    def __init__(self):
+        self.asked = []
+
+    def fit(self, shared, cohort, number):
+        self.asked.append((number, cohort))
+        for client in reversed(cohort):
+            yield Update(
+                client, {"w": shared["w"] + client}, examples=client + 1, loss=float(client)
+            )
+
+    def personalize(self, shared, clients, save_to):
+        raise AssertionError
+
+    def probe(self, shared):
+        raise AssertionError
+
+
+def run(rounds=4, start=1, shared=0.0, participation=0.5, seed=0, clients=range(10)):
+    engine = Counting()
+    settings = {"participation": participation, "rounds": rounds, "seed": seed, "start": start}
+    done = list(federate(engine, {"w": torch.tensor([shared])}, clients=list(clients), **settings))
+    return done, engine.asked
+
+
+def test_a_round_is_the_mean_of_its_cohort_weighted_by_examples():
+    [first, *_], asked = run()
+    cohort = asked[0][1]
+    examples = sum(client + 1 for client in cohort)
+    expected = sum((client + 1) * client for client in cohort) / examples
+    assert first.cohort == cohort
+    assert first.examples == examples
+    assert first.loss == pytest.approx(expected)
+    assert float(first.shared["w"]) == pytest.approx(expected)
+
+
+def test_the_next_round_starts_from_the_last_mean():
+    done, asked = run(rounds=2, participation=1)
+    step = sum((c + 1) * c for c in range(10)) / sum(c + 1 for c in range(10))
+    assert float(done[1].shared["w"]) == pytest.approx(2 * step)
+    assert [number for number, _ in asked] == [1, 2]
+
+
+def test_starting_later_gives_the_same_rounds():
+    whole, asked = run(rounds=4)
+    half, asked_half = run(rounds=4, start=3, shared=float(whole[1].shared["w"]))
+    assert asked_half == asked[2:]
+    assert torch.equal(half[-1].shared["w"], whole[-1].shared["w"])
+
+
+@pytest.mark.parametrize(
+    ("clients", "participation", "size"),
+    [(20, 0.2, 4), (20, 0.01, 1), (3, 0.5, 2), (5, 0.5, 2), (7, 1.0, 7), (1, 0.2, 1)],
+)
+def test_cohort_size_is_the_rounded_share_and_at_least_one(clients, participation, size):
+    cohort = choose_cohort(range(clients), participation, stream(0, Purpose.COHORT, 1))
+    assert len(cohort) == len(set(cohort)) == size
+    assert list(cohort) == sorted(cohort)
+
+
+def test_every_client_is_sampled_equally_often():
+    counts = torch.zeros(10)
+    for number in range(2000):
+        for client in choose_cohort(range(10), 0.3, stream(0, Purpose.COHORT, number)):
+            counts[client] += 1
+    assert 0.27 < float(counts.min()) / 2000 <= float(counts.max()) / 2000 < 0.33
+
+
+def test_only_the_given_clients_are_sampled():
+    _, asked = run(rounds=30, clients=[2, 5, 7])
+    assert {client for _, cohort in asked for client in cohort} == {2, 5, 7}
+
+
+def test_order_of_arrival_does_not_matter():
+    updates = [Update(c, {"w": torch.tensor([10.0**c])}, 1, 0.0) for c in (3, 1, 2)]
+    assert [u.client for u in in_cohort_order(updates, (1, 2, 3))] == [1, 2, 3]
+
+
+def test_a_missing_answer_is_an_error():
+    updates = [Update(1, {}, 1, 0.0)]
+    with pytest.raises(RepperError, match="client 2 was asked for an update but sent none"):
+        list(in_cohort_order(updates, (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (Update(4, {"w": torch.tensor([float("nan")])}, 1, 0.0), "client 4 in round 9.*NaN"),
+        (Update(4, {"v": torch.tensor([1.0])}, 1, 0.0), "client 4 in round 9 lacks w"),
+        (Update(4, {"w": torch.ones(2)}, 1, 0.0), r"client 4 in round 9 has w as \(2,\)"),
+        (Update(4, {"w": torch.ones(1)}, 0, 0.0), "client 4 in round 9 counts 0 examples"),
+        (Update(4, {"w": torch.ones(1)}, 1, float("nan")), "loss of client 4 in round 9 is nan"),
+    ],
+)
+def test_bad_updates_are_refused_and_say_whose_they_are(update, message):
+    with pytest.raises(RepperError, match=message):
+        aggregate([update], {"w": torch.zeros(1)}, 9)
+
+
+def test_streams_depend_on_purpose_and_key_only():
+    def draw(*key):
+        return float(stream(7, *key).random())
+
+    keys = [(Purpose.TRAIN, 1, 2), (Purpose.TRAIN, 2, 1), (Purpose.HEAD, 1, 2), (Purpose.TRAIN, 1)]
+    keys.append((Purpose.TRAIN, 1, 2, 0))
+    assert len({draw(*key) for key in keys}) == len(keys)
+    assert draw(*keys[0]) == draw(*keys[0])
+    assert len({torch_seed(7, *key) for key in keys}) == len(keys)
+    # Frozen: a change here would change every published result.
+    assert torch_seed(0, Purpose.TRAIN, 1, 2) == 2682218288029005339

@@ -1,0 +1,180 @@
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import SkipTestWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from repper.edge import SavedHead, read_head
+from repper.errors import RepperError
+from repper.heads import HEADS
+from repper.personalize import Features, FitHead, Keep
+
+NAMES = tuple("abcdefgh")
+VARIANTS = {
+    **{kind: HEADS[kind]() for kind in HEADS},
+    "svm with rbf": HEADS["svm"](kernel="rbf"),
+    "linear with sgd": HEADS["linear"](optimizer="sgd", lr=0.1),
+}
+
+
+def blobs(classes=4, count=160, features=6, seed=0, spread=1.0):
+    random = np.random.default_rng(seed)
+    centres = 4 * np.random.default_rng(99).normal(size=(classes, features))
+    labels = np.arange(count) % classes
+    x = centres[labels] + spread * random.normal(size=(count, features))
+    return x.astype(np.float32), labels
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+def test_scikit_learns_own_checks_pass(head):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkipTestWarning)
+        warnings.filterwarnings("ignore", message=".*set_output.*")
+        check_estimator(clone(head))
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("classes", [2, 4])
+def test_heads_learn_what_can_be_learned(head, classes):
+    x, y = blobs(classes)
+    x_new, y_new = blobs(classes, seed=1)
+    assert clone(head).fit(x, y).score(x_new, y_new) > 0.98
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+def test_a_single_class_is_predicted_for_everything(head):
+    x, _ = blobs()
+    fitted = clone(head).fit(x, np.full(len(x), 5))
+    assert set(fitted.predict(x + 100)) == {5}
+    saved = fitted.saved(NAMES, "digest", unit_input=False)
+    assert saved.classes == (5,)
+    assert saved.names == ("f",)
+    assert set(saved.predict(x)) == {5}
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+def test_a_client_with_one_image_a_class_works(head):
+    x, y = blobs(3, 3)
+    assert clone(head).fit(x, y).predict(x).tolist() == [0, 1, 2]
+    assert clone(head).fit(x[:1], y[:1]).predict(x).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("unit", [False, True])
+def test_saved_then_read_is_the_same_head(tmp_path, head, unit):
+    x, y = blobs()
+    saved = clone(head).fit(x, y + 2).saved(NAMES, "some digest", unit_input=unit)
+    saved.save(tmp_path / "7.safetensors")
+    again = read_head(tmp_path / "7.safetensors")
+    assert again.digest() == saved.digest()
+    assert (again.scores(x) == saved.scores(x)).all()
+    assert (again.classes, again.names) == ((2, 3, 4, 5), ("c", "d", "e", "f"))
+    assert again.unit_input == unit
+
+
+@pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
+def test_same_seed_same_bits(head):
+    x, y = blobs()
+    first, again = (clone(head).fit(x, y).saved(NAMES, "e", False).digest() for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_logistic_and_svm_are_scikit_learns(classes):
+    x, y = blobs(classes, spread=6.0)
+    new, _ = blobs(classes, seed=1, spread=6.0)
+    scaled, scaled_new = ((v - x.mean(0)) / (x - x.mean(0)).std() for v in (x, new))
+    pairs = {
+        "logistic": (HEADS["logistic"](), LogisticRegression(max_iter=2000)),
+        "svm": (HEADS["svm"](), LinearSVC(dual=False)),
+    }
+    for ours, theirs in pairs.values():
+        agreement = ours.fit(x, y).predict(new) == theirs.fit(scaled, y).predict(scaled_new)
+        assert agreement.mean() == 1
+        assert not (ours.predict(new) == y).all()
+        difference = ours.decision_function(new) - theirs.decision_function(scaled_new)
+        if classes == 2 or ours.kind == "svm":
+            assert np.abs(difference).max() < 1e-3
+
+
+def test_rbf_scores_are_those_of_one_machine_per_class():
+    x, y = blobs(3, spread=6.0)
+    scaled = (x - x.mean(0)) / (x - x.mean(0)).std()
+    scores = HEADS["svm"](kernel="rbf", c=2.0).fit(x, y).decision_function(x)
+    for label in range(3):
+        expected = (
+            SVC(C=2.0, gamma=1 / x.shape[1]).fit(scaled, y == label).decision_function(scaled)
+        )
+        assert np.abs(scores[:, label] - expected).max() < 1e-3
+
+
+def test_regularization_epochs_and_hidden_units_have_an_effect():
+    x, y = blobs(spread=6.0)
+
+    def weight(kind, **settings):
+        return HEADS[kind](**settings).fit(x, y).arrays_["weight"]
+
+    for kind in ("logistic", "svm"):
+        assert np.abs(weight(kind, c=1e-3)).max() < 0.5 * np.abs(weight(kind, c=10)).max()
+    assert np.abs(weight("linear", epochs=1)).max() < np.abs(weight("linear", epochs=50)).max()
+    assert weight("mlp", hidden=17).shape == (4, 17)
+    strong = np.abs(weight("linear", weight_decay=10.0)).max()
+    assert strong < np.abs(weight("linear", weight_decay=0.0)).max()
+
+
+def test_by_default_there_are_at_least_ten_epochs_and_a_hundred_steps():
+    x, y = blobs(2, 70)
+    tiny = HEADS["linear"]().fit(x, y).arrays_["weight"]
+    assert np.array_equal(tiny, HEADS["linear"](epochs=100).fit(x, y).arrays_["weight"])
+    x, y = blobs(2, 330)
+    large = HEADS["linear"](batch=10).fit(x, y).arrays_["weight"]
+    assert np.array_equal(large, HEADS["linear"](batch=10, epochs=10).fit(x, y).arrays_["weight"])
+
+
+def test_a_head_file_knows_its_encoder_and_shows_damage(tmp_path):
+    x, y = blobs()
+    path = tmp_path / "0.safetensors"
+    head = HEADS["linear"]().fit(x, y).saved(NAMES, "a" * 64, unit_input=False)
+    head.save(path)
+    assert read_head(path).for_encoder("a" * 64).digest() == head.digest()
+    with pytest.raises(
+        RepperError, match="was fitted on encoder aaaaaaaaaaaa, not on bbbbbbbbbbbb"
+    ):
+        read_head(path).for_encoder("b" * 64)
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(RepperError, match="do not match its digest"):
+        read_head(path)
+    path.write_bytes(good[:50])
+    with pytest.raises(RepperError, match="damaged or not a head file"):
+        read_head(path)
+    with pytest.raises(RepperError, match="there is no head file"):
+        read_head(tmp_path / "1.safetensors")
+    with pytest.raises(RepperError, match="takes features of 6 numbers"):
+        head.predict(x[:, :5])
+
+
+def test_keep_is_the_methods_own_head_on_plain_features():
+    random = np.random.default_rng(0)
+    weight, bias = random.normal(size=(4, 6)), random.normal(size=4)
+    x, y = blobs()
+    head = Keep().personal_head(Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0)
+    assert np.allclose(head.scores(x), x @ weight.T + bias)
+    with pytest.raises(RepperError, match="needs a method that trains a head"):
+        Keep().personal_head(Features(x, y, "e"), NAMES[:4], None, seed=0)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_unit_input_ignores_the_length_of_features(seed):
+    x, y = blobs()
+    head = FitHead("logistic", unit_input=True).personal_head(Features(x, y, "e"), NAMES, None, 0)
+    lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
+    assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
+    assert isinstance(head, SavedHead)

@@ -1,0 +1,150 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import make_dataset
+from repper.errors import RepperError
+from repper.partition import KINDS, read_partition, split
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    clients=st.integers(1, 12),
+    alpha=st.floats(0.05, 100),
+    seed=st.integers(0, 1000),
+    classes=st.integers(1, 6),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_image_goes_to_exactly_one_client(kind, clients, alpha, seed, classes):
+    data = make_dataset(train=120, test=60, classes=classes)
+    per_client = min(classes, 3)
+    if kind == "shards" and clients * per_client < classes:
+        return
+    partition = split(
+        data, kind, clients=clients, alpha=alpha, classes_per_client=per_client,
+        min_train=0, min_test=0, seed=seed,
+    )  # fmt: skip
+    assert partition.clients == clients
+    assert sorted(np.concatenate(partition.train)) == list(range(120))
+    assert sorted(np.concatenate(partition.test)) == list(range(60))
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "shards"])
+def test_nobody_is_tested_on_a_class_it_has_no_image_of(kind, digits):
+    for seed in range(10):
+        train, test = split(digits, kind, clients=30, alpha=0.3, min_test=0, seed=seed).counts(
+            digits
+        )
+        assert not test[train == 0].any()
+
+
+def test_dirichlet_divides_train_and_test_alike(digits):
+    train, test = split(digits, clients=5, alpha=1).counts(digits)
+    share = train / train.sum(0)
+    # Largest remainders are less than one image away from the exact share.
+    assert np.abs(test - share * test.sum(0)).max() < 1
+
+
+def test_smaller_alpha_is_more_skewed_and_large_alpha_is_even(digits):
+    def largest_share(alpha):
+        counts, _ = split(digits, clients=10, alpha=alpha, min_train=1, seed=1).counts(digits)
+        return (counts.max(1) / counts.sum(1)).mean()
+
+    assert largest_share(100) < 0.2 < largest_share(1) < largest_share(0.1)
+
+
+def test_dirichlet_shares_have_the_variance_of_their_distribution(digits):
+    alpha, clients = 0.7, 8
+    shares = []
+    for seed in range(60):
+        counts, _ = split(
+            digits, clients=clients, alpha=alpha, min_train=0, min_test=0, seed=seed
+        ).counts(digits)
+        shares.append(counts / counts.sum(0))
+    mean = 1 / clients
+    expected = mean * (1 - mean) / (alpha * clients + 1)
+    assert np.var(shares) == pytest.approx(expected, rel=0.1)
+
+
+def test_iid_clients_have_equal_sizes(digits):
+    partition = split(digits, "iid", clients=20)
+    assert {len(rows) for rows in partition.train} == {71, 72}
+    assert {len(rows) for rows in partition.test} == {18}
+
+
+@pytest.mark.parametrize(("clients", "k"), [(5, 2), (20, 2), (7, 3), (13, 10)])
+def test_shards_give_each_client_k_classes_in_equal_parts(clients, k, digits):
+    counts, _ = split(digits, "shards", clients=clients, classes_per_client=k).counts(digits)
+    assert set((counts > 0).sum(1)) == {k}
+    holders = (counts > 0).sum(0)
+    assert holders.max() - holders.min() <= 1
+    for column in counts.T:
+        assert column[column > 0].max() - column[column > 0].min() <= 1
+
+
+def test_same_seed_same_partition_other_seed_another(digits):
+    hashes = [split(digits, seed=seed).hash for seed in (0, 0, 1)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_least_sizes_hold(digits):
+    partition = split(digits, clients=20, alpha=0.3, min_train=15, min_test=3)
+    assert min(map(len, partition.train)) >= 15
+    assert min(map(len, partition.test)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"alpha": 0.0}, "alpha must be a number above 0, got 0.0"),
+        ({"alpha": float("nan")}, "alpha must be a number above 0, got nan"),
+        ({"clients": 2000}, "2000 clients with at least 10 train images each need 20000"),
+        ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
+        ({"kind": "shards", "classes_per_client": 11}, "must be 1 to 10"),
+        ({"kind": "shards", "clients": 3}, "cannot hold all 10 classes"),
+        ({"clients": 100, "alpha": 0.01}, "none of 1000 dirichlet draws gave each of 100 clients"),
+    ],
+)
+def test_impossible_partitions_are_refused(digits, arguments, message):
+    with pytest.raises(RepperError, match=message):
+        split(digits, **arguments)
+
+
+def test_tiny_alpha_does_not_break_the_draw(digits):
+    partition = split(digits, clients=3, alpha=1e-300, min_train=0, min_test=0)
+    assert sum(map(len, partition.train)) == len(digits.train)
+
+
+def test_manifest_repeats_a_partition(tmp_path, digits):
+    partition = split(digits, clients=4)
+    partition.save(tmp_path / "p.json", digits)
+    again = read_partition(tmp_path / "p.json", digits)
+    assert again.hash == partition.hash
+    assert again.settings == partition.settings
+
+
+def test_a_changed_or_foreign_manifest_is_refused(tmp_path, digits):
+    path = tmp_path / "p.json"
+    split(digits, clients=4).save(path, digits)
+    with pytest.raises(RepperError, match="was made for other data"):
+        read_partition(path, make_dataset())
+    manifest = json.loads(path.read_text())
+    manifest["clients"][0]["train"][0] += 1
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(RepperError, match="do not match its hash"):
+        read_partition(path, digits)
+    path.write_text("{}")
+    with pytest.raises(RepperError, match="not a partition manifest"):
+        read_partition(path, digits)
+    path.write_text("no json")
+    with pytest.raises(RepperError, match="damaged or not JSON"):
+        read_partition(path, digits)
+
+
+def test_ten_thousand_clients_are_divided_quickly_and_completely():
+    data = make_dataset(train=30_000, test=10_000, classes=10, size=1)
+    partition = split(data, "iid", clients=10_000, min_train=3)
+    assert {len(rows) for rows in partition.train} == {3}

@@ -1,0 +1,67 @@
+"""What must hold on real photographs: the CIFAR-10 files in REPPER_DATA."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import repper as api
+from repper.config import Config
+from repper.datasets import Dataset, Split
+from repper.encoders.encoder import EncoderSpec
+from repper.engines.client import Task
+from repper.engines.serial import SerialEngine
+from repper.experiment import initial_params
+from repper.partition import split
+
+
+def part(data: Dataset, train: int, test: int) -> Dataset:
+    def first(images: Split, count: int) -> Split:
+        return Split(images.images[:count], images.labels[:count])
+
+    return dataclasses.replace(data, train=first(data.train, train), test=first(data.test, test))
+
+
+def test_cifar10_is_read_with_all_its_classes(cifar10):
+    assert cifar10.train.images.shape[1:] == (3, 32, 32)
+    assert cifar10.classes[3] == "cat"
+    assert np.bincount(cifar10.train.labels, minlength=10).min() > 0
+    assert f"{len(cifar10.train)} of 50000" in cifar10.note
+
+
+def test_stage_1_beats_an_untrained_encoder_by_a_clear_margin(cifar10, tmp_path):
+    data = part(cifar10, 4000, 2000)
+    settings = {
+        "clients": 8,
+        "participation": 0.5,
+        "epochs": 4,
+        "width": 0.5,
+        "batch": 64,
+        "knn": 0,
+    }
+    untrained, trained = (
+        api.run(data, out=str(tmp_path / str(rounds)), rounds=rounds, **settings)
+        for rounds in (0, 8)
+    )
+    assert trained.accuracy["mean"] > untrained.accuracy["mean"] + 5
+    losses = [record["loss"] for record in trained.rounds()]
+    assert losses[-1] < losses[0] - 0.2
+
+
+@pytest.mark.parametrize("encoder", ["resnet18", "mobilenet"])
+def test_the_contrastive_loss_of_large_encoders_falls(cifar10, encoder):
+    data = part(cifar10, 256, 64)
+    config = Config(
+        encoder=encoder, clients=1, width=0.5, epochs=2, batch=64, augment="weak", knn=0,
+        personalize="linear",
+    )  # fmt: skip
+    spec = EncoderSpec(encoder, 3, 32, 0.5)
+    task = Task(config, spec, split(data, "iid", clients=1), data.classes, True, "cpu")
+    shared = initial_params(config, spec, 10)
+    losses = []
+    with SerialEngine(task, data, 0) as engine:
+        for number in range(1, 5):
+            [update] = engine.fit(shared, [0], number)
+            shared = update.shared
+            losses.append(update.loss)
+    assert losses[-1] < losses[0] - 0.1

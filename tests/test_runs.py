@@ -1,0 +1,277 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import repper as api
+from conftest import QUICK, last_json, make_dataset
+from repper.errors import RepperError
+from repper.run_folder import CHECKPOINT, locked
+
+SETTINGS = {
+    "clients": 4,
+    "rounds": 3,
+    "epochs": 1,
+    "width": 0.25,
+    "participation": 0.5,
+    "engine": "serial",
+}
+
+
+def digests(run):
+    return run.result["encoder_digest"], run.result["heads_digest"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, digits):
+    return api.run(digits, out=str(tmp_path_factory.mktemp("runs") / "one"), **SETTINGS)
+
+
+def test_the_folder_holds_everything_a_reader_needs(finished):
+    names = {path.name for path in finished.folder.iterdir()}
+    assert names == {
+        "config.toml", "partition.json", "environment.json", "rounds.jsonl", "checkpoint",
+        "encoder.safetensors", "heads", "clients.parquet", "result.json", ".lock",
+    }  # fmt: skip
+    assert {p.name for p in (finished.folder / "heads").iterdir()} == {
+        f"{client}.safetensors" for client in range(4)
+    }
+    environment = json.loads((finished.folder / "environment.json").read_text())
+    assert environment["packages"].keys() >= {"torch", "numpy", "repper"}
+
+
+def test_every_round_is_logged(finished):
+    rounds = finished.rounds()
+    assert [record["round"] for record in rounds] == [1, 2, 3]
+    for record in rounds:
+        assert len(record["cohort"]) == 2
+        assert record["loss"] > 0
+        assert 0 <= record["knn"] <= 100
+
+
+def test_scores_are_read_back_as_they_were_measured(finished, digits):
+    scores = finished.scores()
+    assert [score.client for score in scores] == [0, 1, 2, 3]
+    assert sum(score.tested.sum() for score in scores) == len(digits.test)
+    assert sum(score.train.sum() for score in scores) == len(digits.train)
+    assert finished.accuracy["mean"] == pytest.approx(np.mean([s.accuracy for s in scores]))
+
+
+def test_predictions_are_those_that_were_scored(finished, digits):
+    manifest = json.loads((finished.folder / "partition.json").read_text())
+    for client, score in enumerate(finished.scores()):
+        rows = manifest["clients"][client]["test"]
+        predicted = finished.predict(client, digits.test.images[rows])
+        correct = [
+            name == str(digits.test.labels[row]) for name, row in zip(predicted, rows, strict=True)
+        ]
+        assert sum(correct) == score.correct.sum()
+
+
+def test_the_same_seed_gives_the_same_digests_and_another_does_not(finished, tmp_path, digits):
+    assert digests(api.run(digits, out=str(tmp_path / "a"), **SETTINGS)) == digests(finished)
+    other = api.run(digits, out=str(tmp_path / "b"), seed=1, **SETTINGS)
+    assert not set(digests(other)) & set(digests(finished))
+
+
+def test_evaluating_on_the_way_changes_no_result(finished, tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), evaluate_every=2, **SETTINGS)
+    assert digests(run) == digests(finished)
+    assert ["accuracy" in record for record in run.rounds()] == [False, True, False]
+
+
+def test_the_accuracy_logged_for_the_last_round_is_the_result(tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), evaluate_every=1, **SETTINGS)
+    assert run.rounds()[-1]["accuracy"] == run.accuracy
+
+
+def test_validation_chooses_the_round_and_test_accuracy_does_not(tmp_path, digits):
+    settings = {**SETTINGS, "rounds": 4, "evaluate_every": 1, "validation": 0.3}
+    run = api.run(digits, out=str(tmp_path / "a"), **settings)
+    rounds = run.rounds()
+    best = max(rounds, key=lambda record: record["validation"])
+    assert run.result["chosen_round"] == best["round"]
+    assert run.accuracy == best["accuracy"]
+
+
+def test_more_rounds_continue_a_finished_run(finished, tmp_path, digits):
+    out = str(tmp_path / "a")
+    api.run(digits, out=out, **{**SETTINGS, "rounds": 1})
+    more = api.run(digits, out=out, resume=True, **SETTINGS)
+    assert digests(more) == digests(finished)
+    assert more.result["rounds"] == 3
+    with pytest.raises(RepperError, match="has 3 rounds already, more than --rounds 2"):
+        api.run(digits, out=out, resume=True, **{**SETTINGS, "rounds": 2})
+
+
+def test_resuming_a_finished_run_only_shows_its_result(finished, digits):
+    before = (finished.folder / "result.json").stat().st_mtime_ns
+    again = api.run(digits, out=str(finished.folder), resume=True, **SETTINGS)
+    assert again.result == finished.result
+    assert (finished.folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_untrained_clients_get_heads_too(tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), **{**SETTINGS, "rounds": 0})
+    assert run.rounds() == []
+    assert run.accuracy["mean"] > 20
+    assert run.result["groups"]["never_took_part"]["clients"] == 4
+
+
+def test_clients_kept_out_of_stage_1_are_scored_apart(tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), stage1_clients="1,2", **SETTINGS)
+    assert {client for record in run.rounds() for client in record["cohort"]} <= {1, 2}
+    groups = run.result["groups"]
+    took_part = groups["took_part"]["clients"]
+    assert 1 <= took_part <= 2
+    assert groups["never_took_part"]["clients"] == 4 - took_part
+    scores = run.scores()
+    sampled = {client for record in run.rounds() for client in record["cohort"]}
+    expected = np.mean([s.accuracy for s in scores if s.client not in sampled])
+    assert groups["never_took_part"]["accuracy"]["mean"] == pytest.approx(expected)
+
+
+def test_a_run_can_start_from_the_encoder_of_another(finished, tmp_path, digits):
+    settings = {**SETTINGS, "rounds": 0}
+    run = api.run(digits, out=str(tmp_path / "a"), init=str(finished.folder), **settings)
+    assert run.result["encoder_digest"] == finished.result["encoder_digest"]
+    with pytest.raises(
+        RepperError, match="holds encoder 'small' of width 0.25 .* needs .* width 0.5"
+    ):
+        api.run(
+            digits, out=str(tmp_path / "b"), init=str(finished.folder), **{**settings, "width": 0.5}
+        )
+    assert not (tmp_path / "b").exists()
+
+
+def test_fedavg_keeps_its_head_and_repper_has_none_to_keep(tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), method="fedavg", **SETTINGS)
+    assert run.result["personalize"] == "keep"
+    assert {score.personalize for score in run.scores()} == {"keep"}
+    with pytest.raises(RepperError, match="repper trains none: choose another --personalize"):
+        api.run(digits, out=str(tmp_path / "b"), personalize="keep", **SETTINGS)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_projection_is_dropped_after_stage_1(tmp_path, digits):
+    run = api.run(digits, out=str(tmp_path / "a"), projection="mlp", **SETTINGS)
+    from repper.encoders.encoder import read_encoder
+
+    _, params = read_encoder(run.folder)
+    assert all(name.startswith("encoder.") for name in params)
+    assert len(run.predict(0, digits.test.images[:2])) == 2
+
+
+def test_your_own_arrays_and_partition_can_be_used(tmp_path):
+    data = make_dataset(train=90, test=60, channels=3, size=12)
+    partition = api.split(data, "shards", clients=3, classes_per_client=2, seed=5)
+    run = api.run(data, partition, out=str(tmp_path / "a"), **{**SETTINGS, "clients": 20})
+    assert run.result["clients"] == 3
+    assert run.config.partition == "shards"
+    assert set(run.predict(0, data.test.images)) <= set(data.classes)
+    assert api.open_run(tmp_path / "a").result == run.result
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "already holds a run: add --resume"),
+        ({"resume": True, "seed": 3}, "holds another run: its seed is 0, not 3"),
+        ({"resume": True, "personalize": "svm"}, "its personalize is linear, not svm"),
+        ({"resume": True, "clients": 5}, "its clients is 4, not 5"),
+    ],
+)
+def test_a_folder_with_another_run_is_refused_and_untouched(finished, digits, change, message):
+    def state():
+        return {p: p.stat().st_mtime_ns for p in finished.folder.rglob("*") if p.name != ".lock"}
+
+    before = state()
+    with pytest.raises(RepperError, match=message):
+        api.run(digits, out=str(finished.folder), **{**SETTINGS, **change})
+    assert state() == before
+
+
+def test_overwrite_replaces_a_run_and_only_a_run(tmp_path, digits):
+    out = tmp_path / "a"
+    api.run(digits, out=str(out), **SETTINGS)
+    (out / "heads" / "99.safetensors").write_text("from an earlier run")
+    run = api.run(digits, out=str(out), overwrite=True, **{**SETTINGS, "seed": 4})
+    assert run.config.seed == 4
+    assert not (out / "heads" / "99.safetensors").exists()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("precious")
+    with pytest.raises(RepperError, match="holds other files than a run"):
+        api.run(digits, out=str(tmp_path / "photos"), overwrite=True, **SETTINGS)
+    assert os.listdir(tmp_path / "photos") == ["cat.png"]
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, digits):
+    out = tmp_path / "a"
+    api.run(digits, out=str(out), **SETTINGS)
+    (out / "result.json").unlink()
+    checkpoint = out / CHECKPOINT
+    content = bytearray(checkpoint.read_bytes())
+    content[-5] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(RepperError, match=r"last\.safetensors is damaged"):
+        api.run(digits, out=str(out), resume=True, **SETTINGS)
+
+
+def test_two_processes_cannot_run_in_one_folder(tmp_path, digits):
+    with (
+        locked(tmp_path / "a"),
+        pytest.raises(RepperError, match="another process is running in"),
+    ):
+        api.run(digits, out=str(tmp_path / "a"), **SETTINGS)
+
+
+def test_a_torn_last_line_of_the_log_is_dropped(finished, tmp_path, digits):
+    out = tmp_path / "a"
+    api.run(digits, out=str(out), **{**SETTINGS, "rounds": 2})
+    (out / "result.json").unlink()
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 3, "coh')
+    resumed = api.run(digits, out=str(out), resume=True, **SETTINGS)
+    assert digests(resumed) == digests(finished)
+    assert [record["round"] for record in resumed.rounds()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, engine):
+    settings = [*QUICK, "--rounds", 8, "--epochs", 4, "--engine", engine, "--workers", 2, "--json"]
+    whole = last_json(repper("run", *settings, "--out", "whole"))
+    command = [
+        sys.executable,
+        "-m",
+        "repper",
+        "run",
+        *map(str, settings),
+        "--out",
+        "killed",
+        "--resume",
+    ]
+    log = tmp_path / "killed" / "rounds.jsonl"
+    for kill in range(2):
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        done = len(log.read_text().splitlines()) if log.exists() else 0
+        deadline = time.monotonic() + 120
+        while not log.exists() or len(log.read_text().splitlines()) <= done:
+            assert time.monotonic() < deadline, "no round was finished"
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.01)
+        time.sleep(random.Random(kill).uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "result.json").exists()
+    resumed = repper("run", *settings, "--out", "killed", "--resume")
+    assert "resuming after round" in resumed.stderr
+    for key in ("encoder_digest", "heads_digest", "accuracy"):
+        assert last_json(resumed)[key] == whole[key]
