@@ -21,7 +21,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 clean:
 	rm -rf .venv runs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -65,5 +65,8 @@ def last_json(process: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-QUICK = ("--clients", 6, "--rounds", 3, "--epochs", 1, "--width", 0.25, "--participation", 0.5)
+QUICK = (
+    "--clients", 6, "--rounds", 3, "--epochs", 1, "--width", 0.5, "--participation", 0.5,
+    "--engine", "serial",
+)  # fmt: skip
 """Settings of a run on digits that takes a few seconds."""

@@ -61,7 +61,7 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper):
 def on_a_terminal(tmp_path, **env):
     """Run with stderr on a pseudo-terminal and return what it showed."""
     reader, writer = os.openpty()
-    command = [sys.executable, "-m", "repper", "run", *map(str, QUICK), "--engine", "serial"]
+    command = [sys.executable, "-m", "repper", "run", *map(str, QUICK)]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=writer,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", **env},
@@ -218,9 +218,7 @@ def test_partition_refuses_a_format_it_cannot_draw(repper, tmp_path):
 
 
 def test_predict_classifies_image_files(repper, tmp_path, digits):
-    last_json(
-        repper("run", *QUICK, "--rounds", 8, "--epochs", 5, "--width", 1, "--out", "run", "--json")
-    )
+    last_json(repper("run", *QUICK, "--rounds", 8, "--epochs", 5, "--out", "run", "--json"))
     manifest = json.loads((tmp_path / "run" / "partition.json").read_text())
     rows = manifest["clients"][3]["train"][:12]
     for row in rows:

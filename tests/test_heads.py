@@ -18,6 +18,7 @@ from repper.personalize import Features, FitHead, Keep
 NAMES = tuple("abcdefgh")
 VARIANTS = {
     **{kind: HEADS[kind]() for kind in HEADS},
+    "mlp": HEADS["mlp"](hidden=32),
     "svm with rbf": HEADS["svm"](kernel="rbf"),
     "linear with sgd": HEADS["linear"](optimizer="sgd", lr=0.1),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,22 +39,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         return _dispatch(arguments)
-    except RepperError as error:
-        message, code = str(error), 2
-    except KeyboardInterrupt:
-        message, code = "interrupted; the same command with --resume goes on", 130
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read our output has left, as in `repper run | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        message, code = f"{error.strerror or error}: {error.filename or 'a file'}", 2
-    except Exception as error:
-        message, code = f"internal error, {type(error).__name__}: {error}", 1
-        message += "" if debug else " (--debug shows where)"
-    if debug:
-        traceback.print_exc()
-    print("repper:", " ".join(message.split()), file=sys.stderr)
-    return code
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        message, code = _explain(error)
+        hint = " (--debug shows where)" if code == 1 and not debug else ""
+        print(f"repper: {' '.join(message.split())}{hint}", file=sys.stderr)
+        return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """An error as one sentence, and the exit code that goes with it."""
+    if isinstance(error, RepperError):
+        return str(error), 2
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; the same command with --resume goes on", 130
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename or 'a file'}", 2
+    return f"internal error, {type(error).__name__}: {error}", 1
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -48,9 +48,6 @@ def _resnet(
             stride = 2 if stage > 0 and index == 0 else 1
             layers.append(BasicBlock(inputs, outputs, stride, norm))
             inputs = outputs
-    for module in nn.ModuleList(layers).modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), inputs)
 
 

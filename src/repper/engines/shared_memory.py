@@ -6,6 +6,7 @@ and, unlike /dev/shm in a container, no size limit of its own.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -23,11 +24,12 @@ class SharedTensor:
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, fd: int | None = None) -> None:
         self._shape, self._dtype = shape, dtype
-        size = max(1, int(np.prod(shape)) * dtype.itemsize)
+        # A byte more than needed, because neither a map nor a buffer may be empty.
+        count = math.prod(shape)
+        size = count * dtype.itemsize + 1
         self._fd = _anonymous_file(size) if fd is None else fd
-        self._memory = mmap.mmap(self._fd, size)
-        flat = torch.frombuffer(self._memory, dtype=dtype, count=int(np.prod(shape)))
-        self.tensor: Tensor = flat.reshape(shape)
+        memory = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
+        self.tensor: Tensor = memory[: size - 1].view(dtype).reshape(shape)
 
     @classmethod
     def copy_of(cls, array: NDArray[Any]) -> SharedTensor:
