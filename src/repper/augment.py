@@ -65,7 +65,9 @@ def augment(images: Tensor, level: Level, flip: bool, random: torch.Generator) -
     pixels = images.to(torch.float32, memory_format=torch.channels_last).div_(255.0)
     boxes = _crop_and_flip(u[:, :5], strength, flip)
     grid = functional.affine_grid(boxes, [count, channels, size, size], align_corners=False)
-    pixels = functional.grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)
+    # What lies outside repeats the edge. As a clamp, because not every device has such a padding.
+    inside = 1 - 1 / size
+    pixels = functional.grid_sample(pixels, grid.clamp_(-inside, inside), align_corners=False)
     if strength.colour_chance or strength.grey_chance:
         pixels = _colour(pixels, u[:, 5:], strength)
     return pixels.mul_(2.0).sub_(1.0).contiguous(memory_format=torch.channels_last)

@@ -46,7 +46,10 @@ class Started:
 
 @dataclass(frozen=True)
 class RoundDone:
+    """A round is finished and in the folder; `record` is its line in the log."""
+
     record: dict[str, Any]
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,9 @@ def execute(
             return
         with ENGINES[config.engine](task, data, config.workers) as engine:
             for event in _stage1(engine, config, folder, checkpoint):
-                if isinstance(event, Checkpoint):
-                    checkpoint = event
-                else:
-                    yield event
+                if isinstance(event, RoundDone):
+                    checkpoint = event.checkpoint
+                yield event
             final = run_folder.read_chosen(folder) if checkpoint.chosen else checkpoint.shared
             began = time.perf_counter()
             personal = []
@@ -145,7 +147,7 @@ def _start_or_resume(
 
 def _stage1(
     engine: Engine, config: Config, folder: Path, checkpoint: Checkpoint
-) -> Iterator[RoundDone | ClientDone | Checkpoint]:
+) -> Iterator[RoundDone | ClientDone]:
     """Run the rounds that are left, and write each to the folder before going on."""
     rounds = federate(
         engine,
@@ -176,8 +178,7 @@ def _stage1(
         record["seconds"] = time.perf_counter() - began
         run_folder.write_round(folder, record, checkpoint, chose=chosen == done.number)
         began = time.perf_counter()
-        yield RoundDone(record)
-        yield checkpoint
+        yield RoundDone(record, checkpoint)
 
 
 def _record(done: Round) -> dict[str, Any]:

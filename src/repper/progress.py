@@ -87,10 +87,14 @@ class Display:
             self._say(f"resuming after round {event.finished_rounds}")
         if self._bars is not None:
             self._stages = (
-                self._bars.add_task("stage 1 encoder", total=config.rounds, note=""),
+                self._bars.add_task(
+                    "stage 1 encoder",
+                    total=config.rounds,
+                    completed=event.finished_rounds,
+                    note="",
+                ),
                 self._bars.add_task("stage 2 heads  ", total=config.clients, note="", start=False),
             )
-            self._bars.update(self._stages[0], completed=event.finished_rounds)
         self._began = time.monotonic()
 
     def _round(self, record: dict[str, Any]) -> None:

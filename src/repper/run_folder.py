@@ -154,13 +154,21 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
     """Where to go on from, or None if no round was finished."""
     if not (folder / CHECKPOINT).is_file():
         return None
-    params, notes = read_params(folder / CHECKPOINT)
+    try:
+        params, notes = read_params(folder / CHECKPOINT)
+    except RepperError as error:
+        raise RepperError(f"{error}; restore it, or begin again with --overwrite") from error
     if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in like.items()}:
         raise RepperError(f"{folder / CHECKPOINT} does not hold the parameters of this run")
     checkpoint = Checkpoint(
         int(notes["round"]), params, int(notes["chosen"]), float(notes["chosen_accuracy"])
     )
     keep = read_rounds(folder)[: checkpoint.number]
+    if len(keep) < checkpoint.number:
+        raise RepperError(
+            f"{folder / ROUNDS} lacks rounds that the checkpoint has; restore it, or begin again "
+            f"with --overwrite"
+        )
     write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in keep))
     return checkpoint
 

@@ -172,7 +172,9 @@ class PoolEngine(Engine):
                 if kind == "error":
                     raise RepperError(answer)
                 if kind == "crash":
-                    raise RuntimeError(f"{worker.process.name} failed:\n{answer}")
+                    failure = RuntimeError(f"{worker.process.name}: {answer.splitlines()[-1]}")
+                    failure.add_note(answer)
+                    raise failure
                 return worker, answer
         raise self._death(next(sentinels[one] for one in ready if isinstance(one, int)))
 
