@@ -61,3 +61,11 @@ def test_knn_by_hand():
     assert knn_accuracy(memory, labels, queries, np.array([0, 1, 0]), k=4) == 100
     # A class that is not in the memory can only be missed.
     assert knn_accuracy(memory, labels, queries, np.array([7, 7, 7]), k=1) == 0
+
+
+def test_clients_without_test_images_do_not_count():
+    untested, tested = client(0, [3, 1], [0, 0], [0, 0]), client(1, [3, 1], [4, 0], [3, 0])
+    assert untested.accuracy is None
+    assert untested.balanced is None
+    assert summarize([untested, tested])["mean"] == 75
+    assert set(summarize([untested]).values()) == {None}

@@ -275,3 +275,12 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, e
     assert "resuming after round" in resumed.stderr
     for key in ("encoder_digest", "heads_digest", "accuracy"):
         assert last_json(resumed)[key] == whole[key]
+
+
+def test_clients_without_test_images_are_personalized_too(tmp_path):
+    data = make_dataset(train=90, test=3)
+    run = api.run(data, out=str(tmp_path / "a"), min_test=0, **{**SETTINGS, "clients": 6})
+    untested = [score for score in run.scores() if score.accuracy is None]
+    assert untested
+    assert len(list((tmp_path / "a" / "heads").iterdir())) == 6
+    assert run.accuracy["mean"] is not None

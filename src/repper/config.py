@@ -80,7 +80,7 @@ class Config:
     alpha: float = _data(0.5, "Dirichlet concentration: smaller is more skewed", above=0)
     classes_per_client: int = _data(2, "classes each client holds, for shards", least=1)
     min_train: int = _data(10, "least training images a client may have", least=2)
-    min_test: int = _data(1, "least test images a client may have", least=1)
+    min_test: int = _data(1, "least test images a client may have", least=0)
 
     method: str = _stage1("repper", "federated method", choices=lambda: METHODS)
     encoder: str = _stage1("small", "encoder", choices=lambda: ENCODERS)

@@ -23,14 +23,14 @@ class Score:
     correct: Counts
 
     @property
-    def accuracy(self) -> float:
-        return _percent(self.correct.sum(), self.tested.sum())
+    def accuracy(self) -> float | None:
+        """On all its test images; None for a client that has none."""
+        return self._on(self.tested > 0)
 
     @property
-    def balanced(self) -> float:
+    def balanced(self) -> float | None:
         """The mean over classes of the accuracy on each."""
-        seen = self.tested > 0
-        return float(np.mean(100 * self.correct[seen] / self.tested[seen]))
+        return _mean(self._on(np.arange(len(self.tested)) == n) for n in range(len(self.tested)))
 
     @property
     def head_classes(self) -> float | None:
@@ -61,16 +61,18 @@ def summarize(scores: Sequence[Score]) -> dict[str, float | None]:
     """What the scores of all clients come to.
 
     `mean` is the paper's score, the unweighted mean over clients. `worst_tenth` is the mean of the
-    worst tenth of the clients (at least one). A figure is None where no client has such classes.
+    worst tenth of the clients (at least one). Clients without test images do not count, and a
+    figure is None where no client has what it is about.
     """
-    accuracies = np.sort([s.accuracy for s in scores])
+    accuracies = sorted(s.accuracy for s in scores if s.accuracy is not None)
     tested = sum(int(s.tested.sum()) for s in scores)
+    correct = sum(int(s.correct.sum()) for s in scores)
     return {
-        "mean": float(accuracies.mean()),
-        "std": float(accuracies.std()),
-        "worst": float(accuracies[0]),
-        "worst_tenth": float(accuracies[: max(1, round(len(scores) / 10))].mean()),
-        "weighted": _percent(sum(int(s.correct.sum()) for s in scores), tested),
+        "mean": _mean(accuracies),
+        "std": float(np.std(accuracies)) if accuracies else None,
+        "worst": min(accuracies, default=None),
+        "worst_tenth": _mean(accuracies[: max(1, round(len(accuracies) / 10))]),
+        "weighted": _percent(correct, tested) if tested else None,
         "balanced": _mean(s.balanced for s in scores),
         "head_classes": _mean(s.head_classes for s in scores),
         "tail_classes": _mean(s.tail_classes for s in scores),

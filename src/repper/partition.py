@@ -114,7 +114,7 @@ def split(
             raise RepperError(
                 f"{clients} clients with at least {least} {part} images each need "
                 f"{clients * least}, but {data.name!r} has {len(held)}: use fewer clients "
-                f"or a lower --min-{part}"
+                f"or, if you can, a lower --min-{part}"
             )
     classes = len(data.classes)
     if kind == "shards" and not (1 <= classes_per_client <= classes):

@@ -25,9 +25,10 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
         raise RepperError(f"cannot draw to {path}: its name must end in {', '.join(FORMATS)}")
     counts, _ = partition.counts(data)
     clients, classes = counts.shape
-    # Many clients or classes share the width and height there is; few get room to breathe.
-    cell = max(0.06, min(0.34, 16 / max(clients, 1)))
-    row = max(0.09, min(0.34, 12 / classes))
+    # Inches of a cell: few clients or classes get room to breathe, many share what a page has.
+    cell, row = min(0.34, 40 / clients), min(0.34, 40 / classes)
+    if classes > 40:
+        row = min(row, 0.12)
     with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False,
                             "axes.spines.right": False}):  # fmt: skip
         figure, axes = pyplot.subplots(
@@ -35,7 +36,7 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
         )
         client, label = np.nonzero(counts)
         # The largest dot just fills its cell; areas, not diameters, are in proportion.
-        largest = (72 * min(cell, row) * 0.95) ** 2
+        largest = max(1.0, 72 * min(cell, row) * 0.95) ** 2
         sizes = counts[client, label] / counts.max() * largest
         axes.scatter(client, label, s=sizes, color=BLUE, alpha=0.75, linewidths=0)
         axes.set(xlabel="client", title=title, xlim=(-0.7, clients - 0.3))

@@ -102,7 +102,7 @@ class Display:
         if record["knn"] is not None:
             note += f"  k-NN {record['knn']:.1f} %"
         if "accuracy" in record:
-            note += f"  accuracy {record['accuracy']['mean']:.1f} %"
+            note += f"  accuracy {_figure(record['accuracy']['mean'])} %"
         if self._bars is not None and self._stages is not None:
             self._bars.update(self._stages[0], completed=record["round"], note=note)
             return
@@ -117,7 +117,7 @@ class Display:
         self._personalized += 1
         if self._bars is not None and self._stages is not None:
             self._bars.start_task(self._stages[1])
-            note = f"client {event.personal.client}: {event.personal.test.accuracy:.1f} %"
+            note = f"client {event.personal.client}: {_figure(event.personal.test.accuracy)} %"
             self._bars.update(self._stages[1], completed=self._personalized, note=note)
         elif self._personalized % max(1, self._clients // 10) == 0:
             self._say(f"personalized {self._personalized}/{self._clients} clients")
@@ -126,9 +126,9 @@ class Display:
         self._console.print(text, soft_wrap=True, markup=False)
 
 
-def print_results(run: Run) -> None:
+def print_results(run: Run, console: Console | None = None) -> None:
     """The table per client, the summary, and where to find the rest."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     scores, result = run.scores(), run.result
     console.print(_client_table(scores))
     console.print(_summary_table(result))
@@ -139,7 +139,9 @@ def _client_table(scores: list[Score]) -> Table:
     title = "Accuracy per client (%)"
     if len(scores) > CLIENTS_SHOWN:
         title += f", the {CLIENTS_SHOWN} worst of {len(scores)}; all are in clients.parquet"
-        scores = sorted(scores, key=lambda s: s.accuracy)[:CLIENTS_SHOWN]
+        scores = sorted(scores, key=lambda s: -1 if s.accuracy is None else s.accuracy)[
+            :CLIENTS_SHOWN
+        ]
     table = Table(title=title, title_justify="left")
     table.add_column("client", justify="right")
     table.add_column("head")
