@@ -1,7 +1,7 @@
 import pytest
 import tomli_w
 
-from repper.config import OPTIONS, Config, parse, read_config
+from repper.config import OPTIONS, Config, read_config
 from repper.errors import RepperError
 
 
@@ -114,7 +114,7 @@ def test_where_a_run_runs_is_not_part_of_what_it_is():
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_default_is_a_value_of_its_own_flag(name):
     default = getattr(Config(), name)
-    assert default is None or parse(name, str(default)) == default
+    assert default is None or OPTIONS[name].parse(str(default)) == default
 
 
 def test_a_personalizer_gets_the_settings_of_its_kind():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from repper import __version__
-from repper.config import OPTIONS, Config, parse, read_config
+from repper.config import OPTIONS, Config, read_config
 from repper.errors import RepperError, missing_extra, nearest, unknown
 
 JSON_KEYS = (
@@ -130,23 +130,21 @@ def _add_settings(parser: Parser, names: list[str]) -> None:
     groups: dict[str, Any] = {}
     for name in names:
         option = OPTIONS[name]
-        group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
-        groups[option.group] = group
-        default = Config.__dataclass_fields__[name].default
-        choices = "|".join(option.choices()) if option.choices else None
-        shown = f" (default: {default})" if default is not None else ""
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        default = f" (default: {option.default})" if option.default is not None else ""
+        groups[option.group].add_argument(
+            f"--{option.key}",
             dest=name,
-            metavar=choices or "X",
-            help=option.help + shown,
+            metavar="|".join(option.choices()) if option.choices else "X",
+            help=option.help + default,
         )
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that flags give."""
     given = {name: getattr(options, name, None) for name in OPTIONS}
-    return {name: parse(name, text) for name, text in given.items() if text is not None}
+    return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import tomllib
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from repper.engines import ENGINES
 from repper.errors import RepperError, nearest, unknown
 from repper.heads import HEADS
 from repper.methods import METHODS
+from repper.options import option, options_of
 from repper.partition import Partition, read_partition, split
 from repper.personalize import KEEP, FitHead, Keep, Personalizer, personalizer_names
 
@@ -30,39 +28,20 @@ if TYPE_CHECKING:
     from repper.methods.method import Method
 
 
-@dataclass(frozen=True)
-class Option:
-    """What a setting means, and which values it takes."""
-
-    help: str
-    group: str
-    choices: Callable[[], Iterable[str]] | None = None
-    least: float = -math.inf
-    above: float = -math.inf
-    most: float = math.inf
-
-
-def _option(default: Any, help: str, group: str, **limits: Any) -> Any:
-    choices = limits.pop("choices", None)
-    lazy = choices if choices is None or callable(choices) else (lambda: choices)
-    option = Option(help, group, lazy, **limits)
-    return field(default=default, metadata={"option": option})
-
-
 def _data(default: Any, help: str, **limits: Any) -> Any:
-    return _option(default, help, "data", **limits)
+    return option(default, help, "data", **limits)
 
 
 def _stage1(default: Any, help: str, **limits: Any) -> Any:
-    return _option(default, help, "stage 1: the encoder", **limits)
+    return option(default, help, "stage 1: the encoder", **limits)
 
 
 def _stage2(default: Any, help: str, **limits: Any) -> Any:
-    return _option(default, help, "stage 2: the heads", **limits)
+    return option(default, help, "stage 2: the heads", **limits)
 
 
 def _how(default: Any, help: str, **limits: Any) -> Any:
-    return _option(default, help, "how to run", **limits)
+    return option(default, help, "how to run", **limits)
 
 
 @dataclass(frozen=True)
@@ -159,8 +138,8 @@ class Config:
     """Settings of single clients, from `[clients.N]` tables of a TOML file: `personalize`."""
 
     def __post_init__(self) -> None:
-        for name, option in OPTIONS.items():
-            object.__setattr__(self, name, _checked(name, option, getattr(self, name)))
+        for name, setting in OPTIONS.items():
+            object.__setattr__(self, name, setting.check(getattr(self, name)))
         if self.validation and not self.evaluate_every:
             raise RepperError(
                 "--validation chooses among evaluated rounds: give --evaluate-every N too"
@@ -259,7 +238,9 @@ class Config:
     def to_toml(self) -> dict[str, Any]:
         """This value as the tables of a TOML file that `read_config` turns back into it."""
         tables = {
-            _key(name): getattr(self, name) for name in OPTIONS if getattr(self, name) is not None
+            setting.key: value
+            for name, setting in OPTIONS.items()
+            if (value := getattr(self, name)) is not None
         }
         if self.overrides:
             personal = {str(client): dict(s) for client, s in sorted(self.overrides.items())}
@@ -281,24 +262,7 @@ class Config:
         return "-".join(filter(None, [self.data, self.method, self.personalize, short]))
 
 
-OPTIONS: dict[str, Option] = {
-    f.name: f.metadata["option"] for f in dataclasses.fields(Config) if "option" in f.metadata
-}
-_HINTS = typing.get_type_hints(Config)
-
-
-def _key(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def parse(name: str, text: str) -> Any:
-    """A setting's value from the text of its flag."""
-    for kind in _kinds(name):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    raise RepperError(f"--{_key(name)} must be {_expected(name)}, got {text!r}")
+OPTIONS = options_of(Config)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -339,39 +303,6 @@ def _clients_table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_key(path: Path, key: str) -> RepperError:
-    guess = nearest(key, map(_key, OPTIONS))
+    guess = nearest(key, [setting.key for setting in OPTIONS.values()])
     hint = f", did you mean {guess!r}?" if guess else " (see repper run --help for all settings)"
     return RepperError(f"{path}: unknown setting {key!r}{hint}")
-
-
-def _kinds(name: str) -> list[Any]:
-    hint = _HINTS[name]
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return [part for part in parts if part is not types.NoneType]
-
-
-def _expected(name: str) -> str:
-    return {int: "a whole number", float: "a number", str: "text"}[_kinds(name)[0]]
-
-
-def _checked(name: str, option: Option, value: Any) -> Any:
-    """The value, as the right type; an error says which setting is wrong and what it takes."""
-    if value is None and types.NoneType in typing.get_args(_HINTS[name]):
-        return None
-    flag, kind = f"--{_key(name)}", _kinds(name)[0]
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise RepperError(f"{flag} must be {_expected(name)}, got {value!r}")
-    if kind is float and not math.isfinite(value):
-        raise RepperError(f"{flag} must be a finite number, got {value}")
-    if option.choices is not None and value not in (known := tuple(option.choices())):
-        raise unknown(flag.removeprefix("--").replace("-", " "), value, known)
-    if kind in (int, float):
-        if value < option.least:
-            raise RepperError(f"{flag} must be at least {option.least:g}, got {value:g}")
-        if value <= option.above:
-            raise RepperError(f"{flag} must be above {option.above:g}, got {value:g}")
-        if value > option.most:
-            raise RepperError(f"{flag} must be at most {option.most:g}, got {value:g}")
-    return value

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, LinearSVC
 
@@ -19,6 +24,14 @@ def _linear_arrays(model: LogisticRegression | LinearSVC) -> dict[str, Array]:
     return {"weight": weight, "bias": bias}
 
 
+@contextmanager
+def _stopping_early_is_fine() -> Iterator[None]:
+    """Thousands of steps are as good as the optimum: no warning amid a thousand clients."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+
+
 class LogisticHead(Head):
     """Logistic regression, solved to the end by scikit-learn."""
 
@@ -28,7 +41,8 @@ class LogisticHead(Head):
         self.c = c
 
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
-        model = LogisticRegression(C=self.c, max_iter=2000).fit(x, codes)
+        with _stopping_early_is_fine():
+            model = LogisticRegression(C=self.c, max_iter=2000).fit(x, codes)
         return "linear", _linear_arrays(model)
 
 
@@ -44,7 +58,8 @@ class SVMHead(Head):
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
         if self.kernel == "linear":
             # The primal solver: unlike the dual one it draws no random numbers.
-            model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
+            with _stopping_early_is_fine():
+                model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
             return "linear", _linear_arrays(model)
         # Features are scaled to unit variance on average, so this is scikit-learn's gamma="scale".
         gamma = 1 / x.shape[1]

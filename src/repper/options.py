@@ -1,0 +1,94 @@
+"""One setting: what it means, which values it takes, and what to say of others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from repper.errors import RepperError, unknown
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field of a settings class. Its flag and its TOML key are its name with `-` for `_`."""
+
+    help: str
+    group: str
+    choices: Callable[[], Iterable[str]] | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    name: str = ""
+    kind: type = str
+    optional: bool = False
+    default: Any = None
+
+    @property
+    def key(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def _expected(self) -> str:
+        return {int: "a whole number", float: "a number", str: "text"}[self.kind]
+
+    def parse(self, text: str) -> Any:
+        """The value that the text of a flag means; its limits are for `check`."""
+        try:
+            return self.kind(text)
+        except ValueError as error:
+            raise RepperError(f"--{self.key} must be {self._expected}, got {text!r}") from error
+
+    def check(self, value: Any) -> Any:
+        """The value, as the right type; an error says which setting is wrong and what it takes."""
+        if value is None and self.optional:
+            return None
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.kind:
+            raise RepperError(f"--{self.key} must be {self._expected}, got {value!r}")
+        if self.choices is not None and value not in (known := tuple(self.choices())):
+            raise unknown(self.key.replace("-", " "), value, known)
+        if self.kind is not str:
+            self._check_limits(value)
+        return value
+
+    def _check_limits(self, value: Any) -> None:
+        if not math.isfinite(value):
+            raise RepperError(f"--{self.key} must be a finite number, got {value}")
+        if value < self.least:
+            raise RepperError(f"--{self.key} must be at least {self.least:g}, got {value:g}")
+        if value <= self.above:
+            raise RepperError(f"--{self.key} must be above {self.above:g}, got {value:g}")
+        if value > self.most:
+            raise RepperError(f"--{self.key} must be at most {self.most:g}, got {value:g}")
+
+
+def option(default: Any, help: str, group: str, **limits: Any) -> Any:
+    """A dataclass field that is a setting; `choices` may be a function, to be asked late."""
+    choices = limits.pop("choices", None)
+    lazy = choices if choices is None or callable(choices) else (lambda: choices)
+    return field(default=default, metadata={"option": Option(help, group, lazy, **limits)})
+
+
+def options_of(settings: type) -> dict[str, Option]:
+    """The settings of a dataclass by name, each with the type and default of its field."""
+    hints = typing.get_type_hints(settings)
+    found = {}
+    for f in dataclasses.fields(settings):
+        if "option" in f.metadata:
+            hint = hints[f.name]
+            parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+            [kind] = [part for part in parts if part is not types.NoneType]
+            found[f.name] = dataclasses.replace(
+                f.metadata["option"],
+                name=f.name,
+                kind=kind,
+                optional=types.NoneType in parts,
+                default=f.default,
+            )
+    return found

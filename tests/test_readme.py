@@ -1,0 +1,65 @@
+"""Everything the README tells a reader to type does what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from conftest import last_json
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+def commands():
+    lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("repper ")]
+
+
+def test_the_commands_work(repper, tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
+    inline = re.findall(r"`(repper predict [^`]+)`", README)
+    assert len(commands()) >= 3
+    assert inline
+    for command in [*commands(), *inline]:
+        shorter = " --rounds 1" if command.startswith("repper run") else ""
+        process = repper(*shlex.split(command + shorter)[1:])
+        assert process.returncode == 0, f"{command}: {process.stderr}"
+
+
+def test_the_toml_works(repper, tmp_path):
+    [text] = blocks("toml")
+    (tmp_path / "my.toml").write_text(text)
+    assert last_json(repper("run", "--config", "my.toml", "--rounds", 0, "--json"))
+
+
+def test_the_python_works(tmp_path):
+    [code] = blocks("python")
+    process = subprocess.run(
+        [sys.executable, "-c", code.replace("rounds=10", "rounds=1")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    accuracy, predictions = process.stdout.splitlines()
+    assert 50 < float(accuracy.split()[0]) <= 100
+    assert len(eval(predictions)) == 3
+
+
+def test_links_and_targets_exist():
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).is_file(), target
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.M):
+        assert f"\n{target}:" in makefile
