@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,55 +126,72 @@ def split(
             f"classes: raise --clients or --classes-per-client"
         )
     rng = stream(seed, Purpose.PARTITION)
-    draws: dict[str, Callable[[], tuple[list[Rows], list[Rows]]]] = {
-        "iid": lambda: (
-            np.array_split(rng.permutation(len(data.train)), clients),
-            np.array_split(rng.permutation(len(data.test)), clients),
-        ),
-        "dirichlet": lambda: _by_share(data, rng.dirichlet([alpha] * clients, classes), rng),
-        "shards": lambda: _by_share(
-            data, _shard_shares(clients, classes, classes_per_client, rng), rng
-        ),
-    }
     settings: dict[str, Any] = {"kind": kind, "clients": clients, "seed": seed}
     settings |= {"min_train": min_train, "min_test": min_test}
     settings |= {"alpha": alpha} if kind == "dirichlet" else {}
     settings |= {"classes_per_client": classes_per_client} if kind == "shards" else {}
+    if kind == "iid":
+        train, test = (
+            tuple(map(np.sort, np.array_split(rng.permutation(len(held)), clients)))
+            for held in (data.train, data.test)
+        )
+        return Partition(train, test, settings)
     for _ in range(TRIES):
-        train, test = draws[kind]()
-        if min(map(len, train)) >= min_train and min(map(len, test)) >= min_test:
-            # Sorted, because the order of a client's rows means nothing.
-            return Partition(tuple(map(np.sort, train)), tuple(map(np.sort, test)), settings)
+        shares = (
+            rng.dirichlet([alpha] * clients, classes)
+            if kind == "dirichlet"
+            else _shard_shares(clients, classes, classes_per_client, rng)
+        )
+        train_counts, test_counts = _counts_by_share(data, shares)
+        if train_counts.sum(0).min() >= min_train and test_counts.sum(0).min() >= min_test:
+            return Partition(*_deal(data, train_counts, test_counts, rng), settings)
     raise RepperError(
         f"none of {TRIES} {kind} draws gave each of {clients} clients {min_train} train and "
         f"{min_test} test images: use fewer clients, a lower --min-train"
-        + (", or an --alpha above " + f"{alpha:g}" if kind == "dirichlet" else "")
+        + (f", or an --alpha above {alpha:g}" if kind == "dirichlet" else "")
     )
 
 
-def _by_share(
-    data: Dataset, shares: NDArray[np.float64], rng: np.random.Generator
-) -> tuple[list[Rows], list[Rows]]:
-    """Divide train by `shares` (classes, clients), then test by what each client got of train.
+def _counts_by_share(
+    data: Dataset, shares: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Train and test images per class and client, for `shares` of shape (classes, clients).
 
-    Dividing test by the train counts, not by the shares again, means that rounding never tests a
-    client on a class it holds no image of (unless nobody trains on that class).
+    Test is divided by what each client got of train, not by the shares again: so rounding never
+    tests a client on a class it holds no image of (unless nobody trains on that class).
     """
-    train: list[list[Rows]] = [[] for _ in range(shares.shape[1])]
-    test: list[list[Rows]] = [[] for _ in range(shares.shape[1])]
-    for label, share in enumerate(shares):
-        rows = rng.permutation(np.flatnonzero(data.train.labels == label))
-        counts = _apportion(len(rows), share)
-        for client, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
-            train[client].append(part)
-        rows = rng.permutation(np.flatnonzero(data.test.labels == label))
-        counts = _apportion(len(rows), counts if counts.any() else share)
-        for client, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
-            test[client].append(part)
-    return [np.concatenate(parts) for parts in train], [np.concatenate(parts) for parts in test]
+    totals = [np.bincount(s.labels, minlength=len(shares)) for s in (data.train, data.test)]
+    train = np.stack([_apportion(n, share) for n, share in zip(totals[0], shares, strict=True)])
+    test = np.stack(
+        [
+            _apportion(n, counts if counts.any() else share)
+            for n, counts, share in zip(totals[1], train, shares, strict=True)
+        ]
+    )
+    return train, test
 
 
-def _apportion(total: int, shares: NDArray[Any]) -> NDArray[np.int64]:
+def _deal(
+    data: Dataset,
+    train_counts: NDArray[np.int64],
+    test_counts: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+    """Rows of each class in a random order, so many to each client."""
+    hands: list[list[list[Rows]]] = [[[] for _ in range(train_counts.shape[1])] for _ in range(2)]
+    for label in range(len(train_counts)):
+        for split, counts, hand in zip(
+            (data.train, data.test), (train_counts, test_counts), hands, strict=True
+        ):
+            rows = rng.permutation(np.flatnonzero(split.labels == label))
+            for client, part in enumerate(np.split(rows, np.cumsum(counts[label])[:-1])):
+                hand[client].append(part)
+    # Sorted, because the order of a client's rows means nothing.
+    train, test = (tuple(np.sort(np.concatenate(parts)) for parts in hand) for hand in hands)
+    return train, test
+
+
+def _apportion(total: np.int64, shares: NDArray[Any]) -> NDArray[np.int64]:
     """Whole numbers that add up to `total`, in proportion to `shares` (largest remainder)."""
     weight = shares.sum()
     if not weight > 0:
