@@ -19,11 +19,15 @@ import repper
 ROWS = {
     "RepPer + linear": {"method": "repper", "personalize": "linear"},
     "FedAvg": {"method": "fedavg", "personalize": "keep"},
-    "FedAvg's encoder + linear": {"method": "fedavg", "personalize": "linear"},
+    "FedAvg's encoder + linear": {"personalize": "linear", "rounds": 0, "init": "FedAvg"},
     "untrained encoder + linear": {"method": "repper", "personalize": "linear", "rounds": 0},
     "raw pixels + logistic": {"encoder": "pixels", "personalize": "logistic", "rounds": 0},
 }
 COLUMNS = ("mean", "worst", "balanced", "tail_classes")
+
+
+def folder(options: argparse.Namespace, row: str, seed: int) -> str:
+    return str(options.out / options.data / row.replace(" ", "-") / str(seed))
 
 
 def main() -> None:
@@ -37,16 +41,12 @@ def main() -> None:
     print("| |", " | ".join(name.replace("_", " ") for name in COLUMNS), "|")
     print("|---|" + "---|" * len(COLUMNS))
     for row, settings in ROWS.items():
-        runs = [
-            repper.run(
-                data,
-                seed=seed,
-                out=str(options.out / options.data / row.replace(" ", "-") / str(seed)),
-                resume=True,
-                **{"rounds": options.rounds, **settings},
-            )
-            for seed in range(options.seeds)
-        ]
+        runs = []
+        for seed in range(options.seeds):
+            given = {"rounds": options.rounds, "seed": seed, **settings}
+            if "init" in given:
+                given["init"] = folder(options, given["init"], seed)
+            runs.append(repper.run(data, out=folder(options, row, seed), resume=True, **given))
         figures = [[run.accuracy[column] for run in runs] for column in COLUMNS]
         cells = [f"{np.mean(values):.1f} ± {np.std(values):.1f}" for values in figures]
         print(f"| {row} |", " | ".join(cells), "|", flush=True)

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 import threading
@@ -20,7 +21,7 @@ from repper.experiment import initial_params
 from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.params import digest, is_encoder, select
-from repper.partition import split
+from repper.partition import Partition, split
 
 
 def task_for(data, **settings):
@@ -165,6 +166,25 @@ def test_validation_images_are_never_trained_on_or_tested(digits):
         rows, kept = clients._train_rows(client)
         assert len(kept) == round(0.2 * len(task.partition.train[client]))
         assert sorted([*rows, *kept]) == task.partition.train[client].tolist()
+
+
+def test_clients_with_the_same_images_still_draw_their_own_randomness(digits):
+    task, shared = task_for(digits, personalize="mlp")
+    rows = task.partition
+    twins = Partition((rows.train[0],) * 4, (rows.test[0],) * 4)
+    task = dataclasses.replace(task, partition=twins)
+    with SerialEngine(task, digits, 0) as engine:
+        updates = {digest(update.shared) for update in engine.fit(shared, range(4), 1)}
+        heads = {one.head_digest for one in engine.personalize(shared, range(4), None)}
+    assert len(updates) == len(heads) == 4
+
+
+def test_validation_images_do_not_count_as_examples(digits):
+    task, shared = task_for(digits, validation=0.2, evaluate_every=1)
+    with SerialEngine(task, digits, 0) as engine:
+        for update in engine.fit(shared, range(4), 1):
+            held = len(task.partition.train[update.client])
+            assert update.examples == held - round(0.2 * held)
 
 
 def test_validation_scores_come_from_the_kept_images(digits):

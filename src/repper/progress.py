@@ -177,9 +177,12 @@ def _summary_table(result: dict[str, Any]) -> Table:
     row(f"all {result['clients']}", result["accuracy"])
     took, never = result["groups"]["took_part"], result["groups"]["never_took_part"]
     if result["rounds"]:
-        row(f"{took['clients']} in stage 1", took["accuracy"])
-        row(f"{never['clients']} never in it", never["accuracy"])
-        table.caption = f"{never['clients']} of {result['clients']} clients were never sampled"
+        if never["clients"]:
+            row(f"{took['clients']} took part", took["accuracy"])
+            row(f"{never['clients']} did not", never["accuracy"])
+        table.caption = (
+            f"{never['clients']} of {result['clients']} clients were never sampled in stage 1"
+        )
     return table
 
 
