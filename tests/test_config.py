@@ -22,7 +22,7 @@ def from_toml(tmp_path, text):
         ({"rounds": -1}, "--rounds must be at least 0, got -1"),
         ({"clients": 0}, "--clients must be at least 1, got 0"),
         ({"batch": 1}, "--batch must be at least 2, got 1"),
-        ({"temperature": 0.0}, "--temperature must be above 0, got 0"),
+        ({"temperature": 0.0}, "--temperature must be at least 1e-06, got 0"),
         ({"lr": -1.0}, "--lr must be above 0, got -1"),
         ({"seed": -1}, "--seed must be at least 0, got -1"),
         ({"rounds": 1.5}, "--rounds must be a whole number, got 1.5"),

@@ -1,6 +1,8 @@
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,7 +208,7 @@ def test_overwrite_replaces_a_run_and_only_a_run(tmp_path, digits):
     assert not (out / "heads" / "99.safetensors").exists()
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_text("precious")
-    with pytest.raises(RepperError, match="holds other files than a run"):
+    with pytest.raises(RepperError, match="is not empty and holds no run"):
         api.run(digits, out=str(tmp_path / "photos"), overwrite=True, **SETTINGS)
     assert os.listdir(tmp_path / "photos") == ["cat.png"]
 
@@ -284,3 +286,31 @@ def test_clients_without_test_images_are_personalized_too(tmp_path):
     assert untested
     assert len(list((tmp_path / "a" / "heads").iterdir())) == 6
     assert run.accuracy["mean"] is not None
+
+
+DAMAGE = {
+    "partition.json": "{}",
+    "rounds.jsonl": "\x80\nnot json\n",
+    "clients.parquet": "not parquet",
+    "result.json": "[]",
+    "checkpoint/last.safetensors": "{}",
+    "config.toml": "rounds = ",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_named_and_the_folder_left_alone(finished, tmp_path, digits, name):
+    out = tmp_path / "a"
+    shutil.copytree(finished.folder, out)
+    (out / name).write_bytes(DAMAGE[name].encode("latin1"))
+    with pytest.raises(RepperError, match=re.escape(name)):
+        api.run(digits, out=str(out), resume=True, **SETTINGS).scores()
+
+
+def test_a_run_that_lost_its_configuration_is_not_begun_over(finished, tmp_path, digits):
+    out = tmp_path / "a"
+    shutil.copytree(finished.folder, out)
+    (out / "config.toml").unlink()
+    for choice in ({"resume": True}, {"overwrite": True}, {}):
+        with pytest.raises(RepperError, match=r"holds no run with a config\.toml"):
+            api.run(digits, out=str(out), **choice, **SETTINGS)

@@ -68,8 +68,8 @@ class Config:
     projection: str = _stage1(
         "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
     )
-    loss: str = _stage1("paper", "form of the contrastive loss", choices=("paper", "usual"))
-    temperature: float = _stage1(0.1, "temperature of the contrastive loss", above=0)
+    loss: str = _stage1("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
+    temperature: float = _stage1(0.1, "temperature of RepPer's loss", least=1e-6)
     augment: str = _stage1(
         "strong", "strength of the random views", choices=("none", "weak", "strong")
     )
@@ -106,7 +106,7 @@ class Config:
         "adam", "optimizer of a linear or mlp head", choices=("adam", "sgd")
     )
     head_weight_decay: float = _stage2(1e-4, "L2 weight decay of a linear or mlp head", least=0)
-    head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1)
+    head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1, most=65536)
     head_c: float = _stage2(1.0, "inverse regularization of an svm or logistic head", above=0)
     svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
@@ -271,7 +271,7 @@ def read_config(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text())
     except OSError as error:
         raise RepperError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RepperError(f"{path} is not a TOML file: {error}") from error
     settings: dict[str, Any] = {}
     for key, value in tables.items():

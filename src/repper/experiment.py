@@ -24,10 +24,9 @@ from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.federate import Round, federate
-from repper.files import read_json
 from repper.methods.method import build_network
 from repper.params import Params, clone, params_of, select
-from repper.partition import Partition
+from repper.partition import Partition, read_partition
 from repper.run_folder import Checkpoint
 from repper.runs import Run
 from repper.seeds import Purpose, torch_seed
@@ -128,19 +127,16 @@ def _start_or_resume(
     if not (folder / run_folder.CONFIG).is_file():
         run_folder.write_start(folder, config, data, partition)
         return Checkpoint(0, initial)
-    manifest = read_json(folder / run_folder.PARTITION)
-    if manifest["data"]["digest"] != data.digest:
-        raise RepperError(f"the images of {data.name!r} have changed since {folder} was begun")
-    if manifest["hash"] != partition.hash:
+    if read_partition(folder / run_folder.PARTITION, data).hash != partition.hash:
         raise RepperError(f"{folder} was begun with another partition: choose another --out")
     checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
     if checkpoint.number > config.rounds:
         raise RepperError(
             f"{folder} has {checkpoint.number} rounds already, more than --rounds {config.rounds}"
         )
-    result = folder / run_folder.RESULT
-    if result.is_file() and read_json(result)["rounds"] < config.rounds:
-        result.unlink()
+    result = run_folder.read_result(folder)
+    if result is not None and result["rounds"] < config.rounds:
+        (folder / run_folder.RESULT).unlink()
     run_folder.write_start(folder, config, data, partition)
     return checkpoint
 

@@ -27,7 +27,7 @@ from repper.encoders.encoder import EncoderSpec, save_encoder
 from repper.engines.engine import Personal
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
-from repper.files import write_atomically
+from repper.files import read_json, write_atomically
 from repper.params import Params, digest, is_encoder, read_params, save_params, select
 from repper.partition import Partition
 
@@ -42,7 +42,10 @@ HEADS = "heads"
 SCORES = "clients.parquet"
 RESULT = "result.json"
 LOCK = ".lock"
-OWN = {CONFIG, PARTITION, ENVIRONMENT, ROUNDS, "checkpoint", ENCODER, HEADS, SCORES, RESULT, LOCK}
+SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
+RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
+BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, LOCK}
+OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, RESULT}
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,12 @@ def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool)
     except OSError as error:
         raise RepperError(f"cannot use --out {folder}: {error.strerror}") from error
     if CONFIG not in found:
-        # A crash at the very start leaves some of our files, but not the configuration.
-        if any(name not in OWN and not name.endswith(".tmp") for name in found):
-            raise RepperError(f"--out {folder} holds other files than a run: choose another folder")
+        # A crash at the very start leaves some of our files, but not yet the configuration.
+        if any(name not in BEFORE_CONFIG and not name.endswith(".tmp") for name in found):
+            raise RepperError(
+                f"--out {folder} is not empty and holds no run with a {CONFIG}: "
+                f"choose another folder"
+            )
     elif resume:
         _check_same(read_run_config(folder), config, folder)
     elif not overwrite:
@@ -177,10 +183,31 @@ def read_chosen(folder: Path) -> Params:
     return read_params(folder / CHOSEN)[0]
 
 
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run, or None if it is not finished."""
+    if not (folder / RESULT).is_file():
+        return None
+    result = read_json(folder / RESULT)
+    if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
+        raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
+    return result
+
+
+def read_scores(folder: Path) -> dict[str, list[Any]]:
+    """The columns of the table of scores."""
+    try:
+        table = parquet.read_table(folder / SCORES)
+        return {name: table[name].to_pylist() for name in SCORE_COLUMNS}
+    except (OSError, pyarrow.ArrowException, KeyError) as error:
+        raise RepperError(
+            f"{folder / SCORES} is missing or damaged: delete {RESULT} beside it and resume the run"
+        ) from error
+
+
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
     """The log of every round; a last line that a crash has cut off is left out."""
     path = folder / ROUNDS
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     records = []
     for position, line in enumerate(lines):
         try:
@@ -229,8 +256,7 @@ def _score_table(scores: Iterable[Score]) -> pyarrow.Table:
         for s in scores
         for label in np.flatnonzero(s.train + s.tested)
     ]
-    names = ("client", "head", "class", "n_train", "n", "correct")
-    return pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return pyarrow.table(dict(zip(SCORE_COLUMNS, zip(*rows, strict=True), strict=True)))
 
 
 def environment(config: Config) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyarrow import parquet
 
 from repper.augment import normalize
 from repper.config import Config
@@ -19,9 +18,8 @@ from repper.edge.saved_head import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score
-from repper.files import read_json
 from repper.params import digest, load_params
-from repper.run_folder import HEADS, RESULT, SCORES, read_rounds, read_run_config
+from repper.run_folder import HEADS, read_result, read_rounds, read_run_config, read_scores
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,11 @@ class Run:
     def result(self) -> dict[str, Any]:
         """All that `repper run --json` prints, and some more."""
         read_run_config(self.folder)
-        if not (self.folder / RESULT).is_file():
+        result = read_result(self.folder)
+        if result is None:
             raise RepperError(
                 f"the run in {self.folder} is not finished: run its command again with --resume"
             )
-        result: dict[str, Any] = read_json(self.folder / RESULT)
         return result
 
     @property
@@ -57,7 +55,7 @@ class Run:
 
     def scores(self) -> list[Score]:
         """Every client's test result, class by class."""
-        columns = parquet.read_table(self.folder / SCORES).to_pydict()
+        columns = read_scores(self.folder)
         classes = len(self.classes)
         heads = {}
         counts: dict[str, NDArray[np.int64]] = {
