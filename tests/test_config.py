@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import tomli_w
 
@@ -76,6 +77,12 @@ def test_single_clients_can_have_their_own_head(tmp_path):
         ("alhpa = 1", "unknown setting 'alhpa', did you mean 'alpha'"),
         ("rounds = 'ten'", "--rounds must be a whole number, got 'ten'"),
         ("rounds = ", "is not a TOML file"),
+        ("rounds = 1" + 5000 * "0", "is not a TOML file"),
+        ("alpha = 1" + 400 * "0", r"run.toml: --alpha must be a number, got 1000"),
+        ("workers = 1" + 400 * "0", "--workers must be at most 1024, got 1000"),
+        ("head-lr = 1\nhead_lr = 2", "head-lr is given twice"),
+        ("[clients.07]\npersonalize = 'svm'", "got '07'"),
+        ('out = "a\\u0000b"', "--out holds a null character"),
         ("[clients.7]\npersonalise = 'svm'", "did you mean 'personalize'"),
         ("[clients.7]\npersonalize = 'tree'", r"unknown personalize in \[clients.7\] 'tree'"),
         ("[clients]\nseven = 1", "got 'seven'"),
@@ -84,6 +91,12 @@ def test_single_clients_can_have_their_own_head(tmp_path):
 def test_mistakes_in_toml_are_named(tmp_path, text, message):
     with pytest.raises(RepperError, match=message):
         from_toml(tmp_path, text)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = Config(rounds=np.int64(3), alpha=np.float32(0.5), lr=1)
+    assert (config.rounds, config.alpha, config.lr) == (3, 0.5, 1.0)
+    assert {type(config.rounds), type(config.alpha), type(config.lr)} == {int, float}
 
 
 def test_own_settings_of_a_client_that_does_not_exist_are_refused(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import make_dataset
 from repper.errors import RepperError
-from repper.partition import KINDS, read_partition, split
+from repper.partition import KINDS, Partition, read_partition, split
 
 
 @given(
@@ -149,3 +149,22 @@ def test_ten_thousand_clients_are_divided_quickly_and_completely():
     data = make_dataset(train=30_000, test=10_000, classes=10, size=1)
     partition = split(data, "iid", clients=10_000, min_train=3)
     assert {len(rows) for rows in partition.train} == {3}
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([[0, 1, 60], [2, 3]], "train rows must be 0 to 59 for 'toy', got 0 to 60"),
+        ([[0, 1, -1], [2, 3]], "got -1 to 3"),
+        ([[0, 1], [1, 2]], "gives the same train image to a client twice"),
+        ([[0, 1], [2]], "at least 2 training images"),
+        ([[0, 1], []], "at least 2 training images"),
+        ([[0, 1.5], [2, 3]], "must be lists of whole numbers"),
+        ([[[0, 1]], [[2, 3]]], "must be lists of whole numbers"),
+    ],
+)
+def test_rows_that_make_no_sense_are_refused(train, message):
+    rows = tuple(np.asarray(r) if r else np.zeros(0, int) for r in train)
+    partition = Partition(rows, (np.arange(2), np.arange(2, 4)))
+    with pytest.raises(RepperError, match=message):
+        partition.check(make_dataset())

@@ -314,3 +314,67 @@ def test_a_run_that_lost_its_configuration_is_not_begun_over(finished, tmp_path,
     for choice in ({"resume": True}, {"overwrite": True}, {}):
         with pytest.raises(RepperError, match=r"holds no run with a config\.toml"):
             api.run(digits, out=str(out), **choice, **SETTINGS)
+
+
+@pytest.mark.parametrize("line", ['{"round": 1, "coh', '{"round": 1, "cohort": [0]}\n'])
+def test_a_log_without_a_checkpoint_begins_anew(finished, tmp_path, digits, line):
+    out = tmp_path / "a"
+    shutil.copytree(finished.folder, out)
+    shutil.rmtree(out / "checkpoint")
+    (out / "result.json").unlink()
+    (out / "rounds.jsonl").write_text(line)
+    resumed = api.run(digits, out=out, resume=True, **SETTINGS)
+    assert digests(resumed) == digests(finished)
+    assert [record["round"] for record in resumed.rounds()] == [1, 2, 3]
+
+
+def test_an_interrupted_overwrite_can_be_repeated_but_not_taken_for_a_result(
+    finished, tmp_path, digits, monkeypatch
+):
+    out = tmp_path / "a"
+    shutil.copytree(finished.folder, out)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    other = {**SETTINGS, "seed": 5}
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            api.run(digits, out=out, overwrite=True, **other)
+    with pytest.raises(RepperError, match="its seed is 0, not 5"):
+        api.run(digits, out=out, resume=True, **other)
+    again = api.run(digits, out=out, overwrite=True, **other)
+    assert digests(again) == digests(api.run(digits, out=tmp_path / "b", **other))
+
+
+def test_folders_of_others_are_not_overwritten(tmp_path, digits):
+    (tmp_path / "a" / "heads").mkdir(parents=True)
+    (tmp_path / "a" / "heads" / "mine.txt").write_text("precious")
+    with pytest.raises(RepperError, match="is not empty and holds no run"):
+        api.run(digits, out=tmp_path / "a", overwrite=True, **SETTINGS)
+    assert (tmp_path / "a" / "heads" / "mine.txt").exists()
+
+
+def test_a_moved_run_knows_where_it_is(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "moved")
+    assert api.open_run(tmp_path / "moved").result["run"] == str(tmp_path / "moved")
+
+
+def test_a_head_that_diverges_is_refused_and_named(tmp_path, digits):
+    wild = {"head_optimizer": "sgd", "head_lr": 1e6, "head_weight_decay": 1e6}
+    with pytest.raises(RepperError, match="the head of client 0 diverged: try a lower --head-lr"):
+        api.run(digits, out=tmp_path / "a", **{**SETTINGS, "rounds": 0}, **wild)
+
+
+def test_mistakes_in_python_are_sentences_too(tmp_path, finished, digits):
+    with pytest.raises(RepperError, match="unknown setting 'round', did you mean 'rounds'"):
+        api.run(digits, round=3)
+    with pytest.raises(RepperError, match="clients must be at least 1, got 0"):
+        api.split(digits, clients=0)
+    partition = api.split(digits, clients=np.int64(4))
+    with pytest.raises(RepperError, match="rows must be 0 to 59 for 'toy'"):
+        api.run(make_dataset(), partition, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert api.run(digits, partition, out=tmp_path / "b", **SETTINGS).result["clients"] == 4
+    assert finished.predict(0, []) == []

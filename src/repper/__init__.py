@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.config import Config
+from repper.config import OPTIONS, Config
 from repper.datasets import Dataset, Split, load
-from repper.errors import RepperError, missing_extra
+from repper.errors import RepperError, missing_extra, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ def run(
         from repper.experiment import Finished, execute
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    for setting in settings:
+        if setting not in OPTIONS and setting != "overrides":
+            raise unknown("setting", setting, OPTIONS)
+    if settings.get("out") is not None:
+        settings["out"] = str(settings["out"])
     name, images = (data, None) if isinstance(data, str) else (data.name, data)
     for event in execute(
         Config(data=name, **settings), images, partition, resume=resume, overwrite=overwrite

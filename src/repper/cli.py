@@ -59,7 +59,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; the same command with --resume goes on", 130
     if isinstance(error, OSError):
-        return f"{error.strerror or error}: {error.filename or 'a file'}", 2
+        name = f": {error.filename}" if error.filename else " while writing the output"
+        return f"{error.strerror or error}{name}", 2
     return f"internal error, {type(error).__name__}: {error}", 1
 
 
@@ -178,7 +179,7 @@ def _partition(options: argparse.Namespace) -> int:
     config = Config(**_settings(options))
     data = load(config.data, config.data_dir)
     partition = config.build_partition(data)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         partition.save(path, data)
     else:
         try:

@@ -82,12 +82,12 @@ class Config:
     rounds: int = _stage1(30, "rounds; 0 leaves the encoder untrained", least=0)
     epochs: int = _stage1(5, "local epochs in a round (the paper's E)", least=1)
     batch: int = _stage1(256, "images in a batch", least=2)
-    lr: float = _stage1(1e-3, "learning rate of Adam", above=0)
+    lr: float = _stage1(1e-3, "learning rate of Adam", above=0, most=1e6)
     lr_decay: float = _stage1(
         1.0, "factor on the learning rate every --lr-decay-every rounds", above=0, most=1
     )
     lr_decay_every: int = _stage1(50, "rounds between two steps of --lr-decay", least=1)
-    weight_decay: float = _stage1(1e-4, "L2 weight decay", least=0)
+    weight_decay: float = _stage1(1e-4, "L2 weight decay", least=0, most=1e6)
     init: str | None = _stage1(
         None, "start from this encoder: a run folder or its encoder.safetensors"
     )
@@ -100,14 +100,18 @@ class Config:
     head_epochs: int | None = _stage2(
         None, "epochs of a linear or mlp head (default: at least 10 epochs and 100 steps)", least=1
     )
-    head_lr: float = _stage2(0.01, "learning rate of a linear or mlp head", above=0)
+    head_lr: float = _stage2(0.01, "learning rate of a linear or mlp head", above=0, most=1e6)
     head_batch: int = _stage2(256, "images in a batch of a linear or mlp head", least=1)
     head_optimizer: str = _stage2(
         "adam", "optimizer of a linear or mlp head", choices=("adam", "sgd")
     )
-    head_weight_decay: float = _stage2(1e-4, "L2 weight decay of a linear or mlp head", least=0)
+    head_weight_decay: float = _stage2(
+        1e-4, "L2 weight decay of a linear or mlp head", least=0, most=1e6
+    )
     head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1, most=65536)
-    head_c: float = _stage2(1.0, "inverse regularization of an svm or logistic head", above=0)
+    head_c: float = _stage2(
+        1.0, "inverse regularization of an svm or logistic head", least=1e-6, most=1e6
+    )
     svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
         "r", "features a head takes: r, or z (r at length one)", choices=("r", "z")
@@ -271,11 +275,13 @@ def read_config(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text())
     except OSError as error:
         raise RepperError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RepperError(f"{path} is not a TOML file: {error}") from error
     settings: dict[str, Any] = {}
     for key, value in tables.items():
         name = key.replace("-", "_")
+        if name in settings:
+            raise RepperError(f"{path}: {OPTIONS[name].key} is given twice")
         if name == "clients" and isinstance(value, dict):
             settings |= _clients_table(path, dict(value))
         elif name not in OPTIONS:
@@ -285,7 +291,10 @@ def read_config(path: Path) -> dict[str, Any]:
                 ",".join(map(str, value)) + "," if isinstance(value, list) else str(value)
             )
         else:
-            settings[name] = value
+            try:
+                settings[name] = OPTIONS[name].check(value)
+            except RepperError as error:
+                raise RepperError(f"{path}: {error}") from error
     return settings
 
 
@@ -294,7 +303,8 @@ def _clients_table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     if "count" in table:
         settings["clients"] = table.pop("count")
     for client, values in table.items():
-        if not client.isdecimal() or not isinstance(values, dict):
+        named = client.isdecimal() and str(int(client)) == client
+        if not named or not isinstance(values, dict):
             raise RepperError(
                 f"{path}: [clients] takes count = N and tables such as [clients.7], got {client!r}"
             )

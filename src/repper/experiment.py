@@ -89,6 +89,7 @@ def execute(
         partition = config.build_partition(data)
         config = replace(config, clients=partition.clients)
     else:
+        partition.check(data)
         config = describe_partition(config, partition)
     config.check_clients()
     folder = Path(config.out or Path("runs") / config.name())

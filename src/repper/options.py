@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -47,8 +48,7 @@ class Option:
         """The value, as the right type; an error says which setting is wrong and what it takes."""
         if value is None and self.optional:
             return None
-        if self.kind is float and type(value) is int:
-            value = float(value)
+        value = self._plain(value)
         if type(value) is not self.kind:
             raise RepperError(f"--{self.key} must be {self._expected}, got {value!r}")
         if self.kind is str and "\0" in str(value):
@@ -59,15 +59,25 @@ class Option:
             self._check_limits(value)
         return value
 
+    def _plain(self, value: Any) -> Any:
+        """Numbers of numpy, and whole numbers where any will do, as Python's own."""
+        try:
+            if self.kind is not str and not isinstance(value, bool | str):
+                return self.kind(operator.index(value) if self.kind is int else float(value))
+        except (TypeError, ValueError, OverflowError):
+            pass
+        return value
+
     def _check_limits(self, value: Any) -> None:
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise RepperError(f"--{self.key} must be a finite number, got {value}")
+        shown = f"{value:g}" if isinstance(value, float) else value
         if value < self.least:
-            raise RepperError(f"--{self.key} must be at least {self.least:g}, got {value:g}")
+            raise RepperError(f"--{self.key} must be at least {self.least:g}, got {shown}")
         if value <= self.above:
-            raise RepperError(f"--{self.key} must be above {self.above:g}, got {value:g}")
+            raise RepperError(f"--{self.key} must be above {self.above:g}, got {shown}")
         if value > self.most:
-            raise RepperError(f"--{self.key} must be at most {self.most:g}, got {value:g}")
+            raise RepperError(f"--{self.key} must be at most {self.most:g}, got {shown}")
 
 
 def option(default: Any, help: str, group: str, **limits: Any) -> Any:

@@ -50,6 +50,23 @@ class Partition:
         )
         return train, test
 
+    def check(self, data: Dataset) -> None:
+        """Refuse rows that the data set does not have, or that two clients hold."""
+        parts = (("train", self.train, data.train), ("test", self.test, data.test))
+        for part, held, split in parts:
+            if any(r.ndim != 1 or not np.issubdtype(r.dtype, np.integer) for r in held):
+                raise RepperError(f"a partition's {part} rows must be lists of whole numbers")
+            rows = np.concatenate([np.zeros(0, np.int64), *held])
+            if len(rows) and not 0 <= rows.min() <= rows.max() < len(split):
+                raise RepperError(
+                    f"a partition's {part} rows must be 0 to {len(split) - 1} for {data.name!r}, "
+                    f"got {rows.min()} to {rows.max()}"
+                )
+            if len(np.unique(rows)) < len(rows):
+                raise RepperError(f"a partition gives the same {part} image to a client twice")
+        if len(self.train) != len(self.test) or min(map(len, self.train), default=0) < 2:
+            raise RepperError("a partition must give every client at least 2 training images")
+
     def save(self, path: Path, data: Dataset) -> None:
         """Write the manifest: the settings, the data's digest, every client's rows, a hash."""
         manifest = {
@@ -69,7 +86,7 @@ def read_partition(path: Path, data: Dataset) -> Partition:
     manifest = read_json(path)
     try:
         train, test = (
-            tuple(np.asarray(client[part], dtype=np.int64) for client in manifest["clients"])
+            tuple(_as_rows(client[part]) for client in manifest["clients"])
             for part in ("train", "test")
         )
         partition = Partition(train, test, manifest["settings"])
@@ -80,7 +97,12 @@ def read_partition(path: Path, data: Dataset) -> Partition:
         raise RepperError(f"{path} is damaged: its rows do not match its hash")
     if made_for != data.digest:
         raise RepperError(f"{path} was made for other data than this {data.name!r}")
+    partition.check(data)
     return partition
+
+
+def _as_rows(listed: list[int]) -> Rows:
+    return np.asarray(listed) if listed else np.zeros(0, np.int64)
 
 
 def split(
@@ -106,6 +128,8 @@ def split(
     """
     if kind not in KINDS:
         raise unknown("partition", kind, KINDS)
+    if clients < 1:
+        raise RepperError(f"clients must be at least 1, got {clients}")
     if not (np.isfinite(alpha) and alpha > 0):
         raise RepperError(f"alpha must be a number above 0, got {alpha}")
     for part, held, least in (("train", data.train, min_train), ("test", data.test, min_test)):
@@ -126,7 +150,7 @@ def split(
             f"classes: raise --clients or --classes-per-client"
         )
     rng = stream(seed, Purpose.PARTITION)
-    settings: dict[str, Any] = {"kind": kind, "clients": clients, "seed": seed}
+    settings: dict[str, Any] = {"kind": kind, "clients": int(clients), "seed": int(seed)}
     settings |= {"min_train": min_train, "min_test": min_test}
     settings |= {"alpha": alpha} if kind == "dirichlet" else {}
     settings |= {"classes_per_client": classes_per_client} if kind == "shards" else {}

@@ -22,7 +22,9 @@ BLUE = "#0072b2"  # from Okabe and Ito's palette
 def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None:
     """Who holds what: a dot per client and class, its area the number of training images."""
     if path.suffix.lower() not in FORMATS:
-        raise RepperError(f"cannot draw to {path}: its name must end in {', '.join(FORMATS)}")
+        raise RepperError(
+            f"cannot draw to {path}: its name must end in {', '.join(FORMATS)} or .json"
+        )
     counts, _ = partition.counts(data)
     clients, classes = counts.shape
     # Inches of a cell: few clients or classes get room to breathe, many share what a page has.

@@ -92,7 +92,8 @@ def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool)
         raise RepperError(f"cannot use --out {folder}: {error.strerror}") from error
     if CONFIG not in found:
         # A crash at the very start leaves some of our files, but not yet the configuration.
-        if any(name not in BEFORE_CONFIG and not name.endswith(".tmp") for name in found):
+        strange = [name for name in found - BEFORE_CONFIG if not name.endswith(".tmp")]
+        if strange or _holds_any(folder / "checkpoint") or _holds_any(folder / HEADS):
             raise RepperError(
                 f"--out {folder} is not empty and holds no run with a {CONFIG}: "
                 f"choose another folder"
@@ -106,18 +107,26 @@ def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool)
         )
 
 
+def _holds_any(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def prepare(folder: Path, *, overwrite: bool) -> None:
     """Make the folders of a run; with `overwrite`, without what an earlier run left there."""
     try:
-        if overwrite and folder.is_dir():
-            # The configuration first: without it, the rest is no run.
-            for name in (CONFIG, *OWN - {LOCK}):
+        if overwrite and (folder / CONFIG).is_file():
+            # The result first and the configuration last: a crash on the way leaves an unfinished
+            # run, which can be overwritten again.
+            for name in (RESULT, *sorted(OWN - {RESULT, CONFIG, LOCK}), CONFIG):
                 path = folder / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
         (folder / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
         (folder / HEADS).mkdir(exist_ok=True)
     except OSError as error:
-        raise RepperError(f"cannot write to {folder}: {error.strerror}") from error
+        raise RepperError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
@@ -157,8 +166,12 @@ def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, ch
 
 
 def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
-    """Where to go on from, or None if no round was finished."""
+    """Where to go on from, or None if no round was finished.
+
+    The log is cut back to it: a crash may have come between a round's line and its checkpoint.
+    """
     if not (folder / CHECKPOINT).is_file():
+        write_atomically(folder / ROUNDS, "")
         return None
     try:
         params, notes = read_params(folder / CHECKPOINT)
@@ -211,10 +224,16 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     records = []
     for position, line in enumerate(lines):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            if position < len(lines) - 1:
-                raise RepperError(f"{path} is damaged in line {position + 1}") from error
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and record.get("round") == position + 1:
+            records.append(record)
+        elif position < len(lines) - 1:
+            raise RepperError(
+                f"{path} is damaged in line {position + 1}; restore it, or begin again with "
+                f"--overwrite"
+            )
     return records
 
 

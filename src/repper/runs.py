@@ -41,7 +41,8 @@ class Run:
             raise RepperError(
                 f"the run in {self.folder} is not finished: run its command again with --resume"
             )
-        return result
+        # A folder may have been moved since.
+        return result | {"run": str(self.folder)}
 
     @property
     def accuracy(self) -> dict[str, float | None]:
@@ -75,7 +76,9 @@ class Run:
         """The log of every finished round."""
         return read_rounds(self.folder)
 
-    def predict(self, client: int, images: NDArray[np.uint8] | Sequence[Path | str]) -> list[str]:
+    def predict(
+        self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str
+    ) -> list[str]:
         """The class of each image by a client's own classifier.
 
         `images` are uint8 of shape (n, channels, size, size), or paths of image files.
@@ -83,9 +86,13 @@ class Run:
         return [name for name, _ in self.predict_with_scores(client, images)]
 
     def predict_with_scores(
-        self, client: int, images: NDArray[np.uint8] | Sequence[Path | str]
+        self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str
     ) -> list[tuple[str, dict[str, float]]]:
         """The class of each image, and the score of every class the client's head knows."""
+        if isinstance(images, str | Path):
+            images = [images]
+        if len(images) == 0:
+            return []
         clients = self.result["clients"]
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from repper.errors import RepperError
 
@@ -18,7 +19,11 @@ def read_image(path: Path, channels: int, size: int) -> NDArray[np.uint8]:
     colour, cropped to its central square and resized.
     """
     try:
-        with Image.open(path) as file:
+        with warnings.catch_warnings():
+            # Large is fine: Pillow has an error, too, for what it holds for an attack.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            file = Image.open(path)
+        with file:
             image = ImageOps.exif_transpose(file)
             if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
                 # Sixteen bits: Pillow would cut them off at 255 instead of scaling them.
@@ -30,7 +35,7 @@ def read_image(path: Path, channels: int, size: int) -> NDArray[np.uint8]:
                 image = Image.alpha_composite(white, image)
             image = image.convert("L" if channels == 1 else "RGB")
             image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         missing = isinstance(error, FileNotFoundError)
         reason = "there is no such file" if missing else "it is not an image that can be read"
         raise RepperError(f"cannot read image {path}: {reason}") from error

@@ -15,6 +15,7 @@ from repper.batches import batches
 from repper.config import Config
 from repper.encoders.encoder import Encoder, EncoderSpec
 from repper.engines.engine import Personal, Update
+from repper.errors import RepperError
 from repper.evaluate import Score, knn_accuracy, score
 from repper.methods.method import Phase, build_network
 from repper.params import Params, clone, digest, is_encoder, load_params, params_of, select
@@ -115,6 +116,8 @@ class Clients:
             self._method_head(),
             torch_seed(config.seed, Purpose.HEAD, client) % 2**32,
         )
+        if not all(np.isfinite(array).all() for array in head.arrays.values()):
+            raise RepperError(f"the head of client {client} diverged: try a lower --head-lr")
         if save_to is not None:
             head.save(save_to / f"{client}.safetensors")
         counts = np.bincount(train.labels, minlength=len(self._task.classes))
@@ -154,6 +157,10 @@ class Clients:
         images, labels = self._pick(split, rows)
         encoder = cast(Encoder, self._network.encoder)
         r = torch.cat([encoder(normalize(part)) for part in images.split(EXTRACT_BATCH)])
+        if not bool(torch.isfinite(r).all()):
+            raise RepperError(
+                "the encoder's features are not finite: its training diverged, try a lower --lr"
+            )
         return Features(r.cpu().numpy(), labels.cpu().numpy(), self._encoder_digest)
 
     def _method_head(self) -> LinearLayer | None:
