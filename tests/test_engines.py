@@ -17,11 +17,14 @@ from repper.engines.client import Clients, Task
 from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.errors import RepperError
+from repper.evaluate import knn_accuracy
 from repper.experiment import initial_params
 from repper.heads import HEADS
 from repper.methods import METHODS
-from repper.params import digest, is_encoder, select
+from repper.methods.method import Phase
+from repper.params import digest, is_encoder, is_head, load_params, params_of, select
 from repper.partition import Partition, split
+from repper.seeds import Purpose, stream
 
 
 def task_for(data, **settings):
@@ -125,7 +128,6 @@ def test_one_step_of_fedavg_is_adam_on_cross_entropy(digits):
     update = clients.fit(0, 1)
 
     from repper.methods.method import build_network
-    from repper.params import load_params
 
     network = build_network(task.config.build_method(), task.spec, 10, seed=0)
     load_params(network, shared)
@@ -266,3 +268,96 @@ def test_clients_learn_their_own_classes_only(digits):
         [one] = engine.personalize(shared, [3], None)
     held = np.bincount(digits.train.labels[task.partition.train[3]], minlength=10)
     assert one.test.train.tolist() == held.tolist()
+
+
+def train_one_phase(data, phase, **settings):
+    """Run a phase as client 0 and return the mean loss, and the parameters before and after."""
+    task, shared = task_for(data, **settings)
+    clients = Clients(task, *tensors(data))
+    clients.receive(shared)
+    load_params(clients._network, shared)
+    images, labels = clients._pick(clients._train_split, task.partition.train[0])
+    random = torch.Generator().manual_seed(0)
+    loss = clients._train(phase, images, labels, 1e-3, random)
+    return loss, shared, params_of(clients._network), len(labels)
+
+
+@pytest.mark.parametrize("augment", ["none", "strong"])
+def test_two_views_of_the_same_images_stand_in_the_same_order(digits, augment):
+    seen = []
+
+    def loss(outputs, labels):
+        seen.append((outputs.detach().clone(), labels.clone()))
+        return outputs.sum()
+
+    phase = Phase(is_encoder, 2, loss, views=2)
+    _, _, _, count = train_one_phase(digits, phase, augment=augment, batch=32, norm="group")
+    assert sum(len(labels) for _, labels in seen) == 2 * 2 * count
+    assert {len(labels) for _, labels in seen[:-2]} >= {64}
+    for outputs, labels in seen:
+        half = len(labels) // 2
+        assert torch.equal(labels[:half], labels[half:])
+        same = torch.allclose(outputs[:half], outputs[half:], atol=1e-5)
+        assert same == (augment == "none")
+
+
+def test_a_phase_moves_what_it_names_and_reports_its_mean_loss(digits):
+    def loss(outputs, labels):
+        return 3.0 + 0 * outputs.sum() + outputs.square().mean() - outputs.square().mean().detach()
+
+    mean, before, after, _ = train_one_phase(
+        digits, Phase(is_head, 3, loss), method="fedavg", batch=32
+    )
+    assert mean == pytest.approx(3.0)
+    for name, value in after.items():
+        if "running" not in name:
+            assert torch.equal(value, before[name]) == is_encoder(name), name
+
+
+def test_the_probe_is_nearest_neighbours_of_training_images_for_test_images(digits):
+    task, shared = task_for(digits, encoder="pixels", rounds=0, knn=300)
+    with SerialEngine(task, digits, 0) as engine:
+        found = engine.probe(shared)
+    random = stream(0, Purpose.PROBE)
+    rows = [random.permutation(len(s))[:n] for s, n in ((digits.train, 300), (digits.test, 150))]
+    flat = [
+        s.images[r].reshape(len(r), -1) / 127.5 - 1
+        for s, r in zip((digits.train, digits.test), rows, strict=True)
+    ]
+    labels = digits.train.labels[rows[0]], digits.test.labels[rows[1]]
+    assert found == pytest.approx(knn_accuracy(flat[0], labels[0], flat[1], labels[1]), abs=0.7)
+
+
+def test_the_death_of_an_idle_worker_is_noticed_too(digits):
+    task, shared = task_for(digits, epochs=2000)
+    with PoolEngine(task, digits, 2) as engine:
+        threading.Timer(1.0, os.kill, (engine._workers[1].process.pid, signal.SIGKILL)).start()
+        with pytest.raises(RepperError, match="worker 1 died .* while waiting for work"):
+            list(engine.fit(shared, [0], 1))
+
+
+def test_the_pool_never_runs_far_ahead_of_the_slowest_client(digits):
+    """So that the server never holds many updates: client 0 is a hundred times larger."""
+    task, shared = task_for(digits, clients=32)
+    rows = np.arange(1430)
+    sizes = (rows[:1120], *rows[1120:].reshape(31, 10))
+    task = dataclasses.replace(task, partition=Partition(sizes, task.partition.test))
+    with PoolEngine(task, digits, 2) as engine:
+        arrived = [update.client for update in engine.fit(shared, range(32), 1)]
+    assert sorted(arrived) == list(range(32))
+    assert arrived.index(0) <= 8
+
+
+def test_heads_take_z_if_asked(digits, tmp_path):
+    arrays = {}
+    for kind in ("r", "z"):
+        task, shared = task_for(digits, head_input=kind)
+        (tmp_path / kind).mkdir()
+        with SerialEngine(task, digits, 0) as engine:
+            list(engine.personalize(shared, [0], tmp_path / kind))
+        head = read_head(tmp_path / kind / "0.safetensors")
+        assert head.unit_input == (kind == "z")
+        arrays[kind] = head.arrays["mean"]
+    # The mean of vectors of length one is shorter than one.
+    assert 0.5 < np.linalg.norm(arrays["z"]) < 1
+    assert not np.allclose(arrays["r"], arrays["z"], rtol=0.01)

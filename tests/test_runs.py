@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import random
@@ -246,7 +247,7 @@ def test_a_torn_last_line_of_the_log_is_dropped(finished, tmp_path, digits):
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, engine):
-    settings = [*QUICK, "--rounds", 8, "--epochs", 4, "--engine", engine, "--workers", 2, "--json"]
+    settings = [*QUICK, "--rounds", 24, "--epochs", 4, "--engine", engine, "--workers", 2, "--json"]
     whole = last_json(repper("run", *settings, "--out", "whole"))
     command = [
         sys.executable,
@@ -269,7 +270,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, e
             assert time.monotonic() < deadline, "no round was finished"
             assert process.poll() is None, "the run ended before it could be killed"
             time.sleep(0.01)
-        time.sleep(random.Random(kill).uniform(0, 0.3))
+        time.sleep(random.Random(kill).uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "killed" / "result.json").exists()
@@ -378,3 +379,21 @@ def test_mistakes_in_python_are_sentences_too(tmp_path, finished, digits):
     assert not (tmp_path / "a").exists()
     assert api.run(digits, partition, out=tmp_path / "b", **SETTINGS).result["clients"] == 4
     assert finished.predict(0, []) == []
+
+
+def test_images_are_mirrored_only_where_the_data_set_says_so(finished, tmp_path, digits):
+    mirrored = dataclasses.replace(digits, flip=True)
+    assert digests(api.run(mirrored, out=tmp_path / "a", **SETTINGS)) != digests(finished)
+
+
+def test_a_run_is_not_resumed_with_other_images_or_another_partition(tmp_path, digits):
+    partition = api.split(digits, clients=4)
+    api.run(digits, partition, out=tmp_path / "a", **SETTINGS)
+    images = digits.train.images.copy()
+    images[0, 0, 0, 0] ^= 1
+    changed = dataclasses.replace(digits, train=api.Split(images, digits.train.labels))
+    with pytest.raises(RepperError, match="was made for other data"):
+        api.run(changed, partition, out=tmp_path / "a", resume=True, **SETTINGS)
+    other = api.split(digits, clients=4, seed=9)
+    with pytest.raises(RepperError, match="was begun with another partition"):
+        api.run(digits, other, out=tmp_path / "a", resume=True, **SETTINGS)
