@@ -46,7 +46,7 @@ def test_json_has_the_promised_keys(repper):
     assert result["run"].startswith("runs/digits-repper-linear-")
 
 
-def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper):
+def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper, tmp_path):
     process = repper("run", *QUICK)
     assert re.search(
         r"^round 2/3  loss \d+\.\d+  k-NN \d+\.\d %  \d+\.\d s  0:0\d left$", process.stderr, re.M
@@ -55,7 +55,9 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper):
     assert "\x1b" not in process.stderr + process.stdout
     assert "round 2/3" not in process.stdout
     assert "repper+linear, accuracy (%)" in process.stdout
-    assert "clients were never sampled" in process.stdout
+    [log] = tmp_path.glob("runs/*/rounds.jsonl")
+    sampled = {c for line in log.read_text().splitlines() for c in json.loads(line)["cohort"]}
+    assert f"{6 - len(sampled)} of 6 clients were never sampled" in process.stdout
 
 
 def on_a_terminal(tmp_path, **env):

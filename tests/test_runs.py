@@ -14,6 +14,7 @@ import pytest
 
 import repper as api
 from conftest import QUICK, last_json, make_dataset
+from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
 from repper.run_folder import CHECKPOINT, locked
 
@@ -166,8 +167,6 @@ def test_fedavg_keeps_its_head_and_repper_has_none_to_keep(tmp_path, digits):
 
 def test_a_projection_is_dropped_after_stage_1(tmp_path, digits):
     run = api.run(digits, out=str(tmp_path / "a"), projection="mlp", **SETTINGS)
-    from repper.encoders.encoder import read_encoder
-
     _, params = read_encoder(run.folder)
     assert all(name.startswith("encoder.") for name in params)
     assert len(run.predict(0, digits.test.images[:2])) == 2
@@ -399,3 +398,17 @@ def test_a_run_is_not_resumed_with_other_images_or_another_partition(tmp_path, d
     other = api.split(digits, clients=4, seed=9)
     with pytest.raises(RepperError, match="was begun with another partition"):
         api.run(digits, other, out=tmp_path / "a", resume=True, **SETTINGS)
+
+
+def test_the_encoder_is_the_one_that_was_asked_for(tmp_path, digits):
+    settings = {**SETTINGS, "rounds": 0, "encoder": "resnet18", "norm": "group", "width": 0.125}
+    run = api.run(digits, out=tmp_path / "a", **settings)
+    assert read_encoder(run.folder)[0] == EncoderSpec("resnet18", 1, 8, 0.125, "group")
+
+
+def test_a_head_of_another_encoder_does_not_predict(finished, tmp_path, digits):
+    shutil.copytree(finished.folder, tmp_path / "a")
+    other = api.run(digits, out=tmp_path / "b", **{**SETTINGS, "seed": 1})
+    shutil.copy(other.folder / "encoder.safetensors", tmp_path / "a")
+    with pytest.raises(RepperError, match="this head was fitted on encoder"):
+        api.open_run(tmp_path / "a").predict(0, digits.test.images[:1])
