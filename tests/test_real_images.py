@@ -30,7 +30,7 @@ def test_cifar10_is_read_with_all_its_classes(cifar10):
 
 
 def test_stage_1_beats_an_untrained_encoder_by_a_clear_margin(cifar10, tmp_path):
-    data = part(cifar10, 3000, 1500)
+    data = part(cifar10, 2000, 1500)
     settings = {
         "clients": 8,
         "participation": 0.5,
@@ -38,6 +38,7 @@ def test_stage_1_beats_an_untrained_encoder_by_a_clear_margin(cifar10, tmp_path)
         "width": 0.5,
         "batch": 64,
         "knn": 0,
+        "engine": "serial",
     }
     untrained, trained = (
         api.run(data, out=str(tmp_path / str(rounds)), rounds=rounds, **settings)

@@ -248,7 +248,7 @@ def test_a_torn_last_line_of_the_log_is_dropped(finished, tmp_path, digits):
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, engine):
-    settings = [*QUICK, "--rounds", 24, "--epochs", 4, "--engine", engine, "--workers", 2, "--json"]
+    settings = [*QUICK, "--rounds", 14, "--epochs", 2, "--engine", engine, "--workers", 2, "--json"]
     whole = last_json(repper("run", *settings, "--out", "whole"))
     command = [
         sys.executable,
