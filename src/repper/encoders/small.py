@@ -7,9 +7,9 @@ from torch import nn
 from repper.encoders.blocks import Norm, conv_norm_relu, scaled
 from repper.encoders.encoder import Encoder
 
-# Channels and stride of each 3x3 convolution. Few channels while the image is large: on a CPU the
-# first layers cost memory traffic more than arithmetic. 32 to 256 channels in four layers took 2.6
-# times as long for the same k-NN accuracy on CIFAR-10 after eight epochs.
+# Channels and stride of each 3x3 convolution. Few channels while the image is large: with 32 to 256
+# channels in four layers, forward and backward of 512 views of 32x32 took 1.27 s on one core, and
+# 0.60 s with these five.
 LAYERS = ((16, 1), (32, 2), (64, 2), (128, 2), (256, 1))
 
 
