@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from repper.config import Config
 from repper.datasets import Dataset, Split, load
+from repper.encoders.encoder import EncoderSpec
+from repper.experiment import initial_network
+from repper.params import Params, clone, params_of, select
 
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 
@@ -40,6 +44,13 @@ def make_dataset(train=60, test=30, classes=3, channels=1, size=8) -> Dataset:
         return Split(images.astype(np.uint8), labels)
 
     return Dataset("toy", tuple(f"class {n}" for n in range(classes)), split(train), split(test))
+
+
+def initial_shared(config: Config, spec: EncoderSpec, classes: int) -> Params:
+    """What the server of a run sends in its first round."""
+    method = config.build_method()
+    network = initial_network(config, method, spec, classes)
+    return clone(select(params_of(network), method.shared))
 
 
 @pytest.fixture

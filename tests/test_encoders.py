@@ -88,7 +88,7 @@ def test_unknown_encoder_names_the_nearest():
 def test_saved_encoder_is_read_back(tmp_path):
     spec = EncoderSpec("small", 1, 8, 0.5, "group")
     params = named(spec.build(3))
-    save_encoder(tmp_path / "encoder.safetensors", spec, params)
+    save_encoder(tmp_path / "encoder.safetensors", spec, params, "test")
     for path in (tmp_path, tmp_path / "encoder.safetensors"):
         spec_again, params_again = read_encoder(path)
         assert spec_again == spec
@@ -98,7 +98,7 @@ def test_saved_encoder_is_read_back(tmp_path):
 def test_damaged_or_foreign_encoder_files_are_refused(tmp_path):
     path = tmp_path / "encoder.safetensors"
     spec = EncoderSpec("small", 1, 8, 0.25)
-    save_encoder(path, spec, named(spec.build()))
+    save_encoder(path, spec, named(spec.build()), "test")
     good = path.read_bytes()
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(RepperError, match="do not match its digest"):
@@ -111,6 +111,6 @@ def test_damaged_or_foreign_encoder_files_are_refused(tmp_path):
         read_encoder(path)
     with pytest.raises(RepperError, match="there is no file"):
         read_encoder(tmp_path / "none.safetensors")
-    save_encoder(path, EncoderSpec("small", 1, 8, 0.5), named(spec.build()))
+    save_encoder(path, EncoderSpec("small", 1, 8, 0.5), named(spec.build()), "test")
     with pytest.raises(RepperError, match="does not hold the parameters of its encoder 'small'"):
         read_encoder(path)

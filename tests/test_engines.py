@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -18,55 +19,66 @@ from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.errors import RepperError
 from repper.evaluate import knn_accuracy
-from repper.experiment import initial_params
+from repper.experiment import initial_network
 from repper.heads import HEADS
 from repper.methods import METHODS
-from repper.methods.method import Phase
-from repper.params import digest, is_encoder, is_head, load_params, params_of, select
+from repper.methods.method import Phase, unshared
+from repper.params import clone, digest, is_encoder, is_head, load_params, params_of, select
 from repper.partition import Partition, split
+from repper.private import PrivateStore
 from repper.seeds import Purpose, stream
 
 
-def task_for(data, **settings):
+def task_for(data, private=None, **settings):
     config = Config(**{"clients": 4, "epochs": 2, "batch": 32, "width": 0.25, **settings})
     config = Config(**{**settings, **config.__dict__, "personalize": config.personalize_as(-1)})
     spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
     partition = split(data, clients=config.clients, alpha=1.0, seed=config.seed)
-    task = Task(config, spec, partition, data.classes, data.flip, "cpu")
-    return task, initial_params(config, spec, len(data.classes))
+    method = config.build_method()
+    network = initial_network(config, method, spec, len(data.classes))
+    own = clone(unshared(method, network))
+    if own:
+        PrivateStore(private).begin(own)
+    task = Task(config, spec, partition, data.classes, data.flip, "cpu", private if own else None)
+    return task, clone(select(params_of(network), method.shared))
 
 
 def everything(engine, shared, clients, folder=None):
     """All that an engine answers in a round and in stage 2, in client order."""
     updates = sorted(engine.fit(shared, clients, 1), key=lambda u: u.client)
-    personal = sorted(engine.personalize(shared, clients, folder), key=lambda p: p.client)
+    personal = sorted(engine.personalize(shared, clients, 1, folder), key=lambda p: p.client)
     return {
         "updates": [(u.client, digest(u.shared), u.examples, u.loss) for u in updates],
         "heads": [(p.client, p.head_digest, p.test.correct.tolist()) for p in personal],
+        "private": [p.private_digest for p in personal],
         "knn": engine.probe(shared),
     }
 
 
 @pytest.fixture(scope="module")
-def by_serial(digits):
-    found = {}
-    for name in METHODS:
-        task, shared = task_for(digits, method=name)
+def by_serial(digits, tmp_path_factory):
+    """What the serial engine answers, by method; each is asked once."""
+
+    @functools.cache
+    def answers(name):
+        task, shared = task_for(digits, tmp_path_factory.mktemp(name) / "private", method=name)
         with SerialEngine(task, digits, 0) as engine:
-            found[name] = everything(engine, shared, range(4))
-    return found
+            return everything(engine, shared, range(4))
+
+    return answers
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_pool_gives_the_serial_numbers_to_the_bit(digits, by_serial, name, workers):
-    task, shared = task_for(digits, method=name)
+@pytest.mark.parametrize(
+    ("workers", "name"), [(1, "repper"), (3, "repper"), *((2, n) for n in METHODS if n != "repper")]
+)
+def test_the_pool_gives_the_serial_numbers_to_the_bit(digits, by_serial, tmp_path, name, workers):
+    task, shared = task_for(digits, tmp_path / "private", method=name)
     with PoolEngine(task, digits, workers) as engine:
-        assert everything(engine, shared, range(4)) == by_serial[name]
+        assert everything(engine, shared, range(4)) == by_serial(name)
         # A second time, and another round: nothing is left over from the first.
-        assert everything(engine, shared, range(4)) == by_serial[name]
+        assert everything(engine, shared, range(4)) == by_serial(name)
         later = [u.loss for u in engine.fit(shared, [0], 2)]
-    assert later != [by_serial[name]["updates"][0][3]]
+    assert later != [by_serial(name)["updates"][0][3]]
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -74,7 +86,7 @@ def test_what_a_client_does_does_not_depend_on_who_else_is_asked(digits, by_seri
     task, shared = task_for(digits, method="repper")
     with ENGINES[name](task, digits, 2) as engine:
         [update] = engine.fit(shared, [2], 1)
-    assert (2, digest(update.shared), update.examples, update.loss) == by_serial["repper"][
+    assert (2, digest(update.shared), update.examples, update.loss) == by_serial("repper")[
         "updates"
     ][2]
 
@@ -85,7 +97,7 @@ def test_every_kind_of_head_is_kept_on_the_clients_side(digits, tmp_path, name):
     overrides = {client: {"personalize": kind} for client, kind in kinds.items()}
     task, shared = task_for(digits, overrides=overrides)
     with ENGINES[name](task, digits, 2) as engine:
-        personal = list(engine.personalize(shared, range(4), tmp_path))
+        personal = list(engine.personalize(shared, range(4), 1, tmp_path))
     for one in personal:
         head = read_head(tmp_path / f"{one.client}.safetensors")
         assert head.kind == kinds[one.client] == one.test.personalize
@@ -177,7 +189,7 @@ def test_clients_with_the_same_images_still_draw_their_own_randomness(digits):
     task = dataclasses.replace(task, partition=twins)
     with SerialEngine(task, digits, 0) as engine:
         updates = {digest(update.shared) for update in engine.fit(shared, range(4), 1)}
-        heads = {one.head_digest for one in engine.personalize(shared, range(4), None)}
+        heads = {one.head_digest for one in engine.personalize(shared, range(4), 1, None)}
     assert len(updates) == len(heads) == 4
 
 
@@ -192,7 +204,7 @@ def test_validation_images_do_not_count_as_examples(digits):
 def test_validation_scores_come_from_the_kept_images(digits):
     task, shared = task_for(digits, validation=0.2, evaluate_every=1)
     with SerialEngine(task, digits, 0) as engine:
-        for one in engine.personalize(shared, range(4), None):
+        for one in engine.personalize(shared, range(4), 1, None):
             kept = round(0.2 * len(task.partition.train[one.client]))
             assert one.validation.tested.sum() == kept
             assert one.test.train.sum() == len(task.partition.train[one.client]) - kept
@@ -202,7 +214,7 @@ def test_the_encoder_learns_from_views_but_heads_see_plain_images(digits):
     plain, augmented = (task_for(digits, augment=level) for level in ("none", "strong"))
     with SerialEngine(plain[0], digits, 0) as one, SerialEngine(augmented[0], digits, 0) as other:
         shared = plain[1]
-        heads = [[p.head_digest for p in e.personalize(shared, [0], None)] for e in (one, other)]
+        heads = [[p.head_digest for p in e.personalize(shared, [0], 1, None)] for e in (one, other)]
         updates = [[digest(u.shared) for u in e.fit(shared, [0], 1)] for e in (one, other)]
     assert heads[0] == heads[1]
     assert updates[0] != updates[1]
@@ -227,7 +239,7 @@ def test_a_dead_worker_is_reported_in_one_sentence(digits):
 def test_a_worker_that_fails_passes_its_error_on(digits):
     task, shared = task_for(digits)
     with PoolEngine(task, digits, 1) as engine, pytest.raises(RepperError, match="cannot write"):
-        list(engine.personalize(shared, [0], Path("/proc/nowhere")))
+        list(engine.personalize(shared, [0], 1, Path("/proc/nowhere")))
 
 
 def test_engines_give_their_threads_back(digits):
@@ -265,7 +277,7 @@ def test_the_probe_tells_a_trained_encoder_from_an_untrained_one(digits):
 def test_clients_learn_their_own_classes_only(digits):
     task, shared = task_for(digits)
     with SerialEngine(task, digits, 0) as engine:
-        [one] = engine.personalize(shared, [3], None)
+        [one] = engine.personalize(shared, [3], 1, None)
     held = np.bincount(digits.train.labels[task.partition.train[3]], minlength=10)
     assert one.test.train.tolist() == held.tolist()
 
@@ -354,7 +366,7 @@ def test_heads_take_z_if_asked(digits, tmp_path):
         task, shared = task_for(digits, head_input=kind)
         (tmp_path / kind).mkdir()
         with SerialEngine(task, digits, 0) as engine:
-            list(engine.personalize(shared, [0], tmp_path / kind))
+            list(engine.personalize(shared, [0], 1, tmp_path / kind))
         head = read_head(tmp_path / kind / "0.safetensors")
         assert head.unit_input == (kind == "z")
         arrays[kind] = head.arrays["mean"]

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from repper.edge import SavedHead, read_head
 from repper.errors import RepperError
 from repper.heads import HEADS
-from repper.personalize import Features, FitHead, Keep
+from repper.personalize import Features, FineTune, FitHead, Keep
 
 NAMES = tuple("abcdefgh")
 VARIANTS = {
@@ -165,17 +165,58 @@ def test_keep_is_the_methods_own_head_on_plain_features():
     random = np.random.default_rng(0)
     weight, bias = random.normal(size=(4, 6)), random.normal(size=4)
     x, y = blobs()
-    head = Keep().personal_head(Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0)
+    [head] = Keep().personal_heads(Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0)
     assert np.allclose(head.scores(x), x @ weight.T + bias)
-    with pytest.raises(RepperError, match="needs a method that trains a head"):
-        Keep().personal_head(Features(x, y, "e"), NAMES[:4], None, seed=0)
+    for personalizer in (Keep(), FineTune()):
+        with pytest.raises(RepperError, match="needs a method that trains a head"):
+            next(personalizer.personal_heads(Features(x, y, "e"), NAMES[:4], None, seed=0))
+
+
+def test_finetune_goes_on_from_the_methods_head():
+    """One epoch of one batch of plain gradient descent, against its closed form."""
+    random = np.random.default_rng(0)
+    weight = random.normal(size=(4, 6)).astype(np.float32)
+    bias = random.normal(size=4).astype(np.float32)
+    x, y = blobs()
+    settings = (("epochs", 1), ("lr", 0.1), ("optimizer", "sgd"), ("weight_decay", 0.0))
+    [head] = FineTune(settings).personal_heads(
+        Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0
+    )
+    logits = x @ weight.T + bias
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    slope = (chances - np.eye(4)[y]) / len(x)
+    assert np.allclose(head.arrays["weight"], weight - 0.1 * slope.T @ x, atol=1e-5)
+    assert np.allclose(head.arrays["bias"], bias - 0.1 * slope.sum(0), atol=1e-5)
+    assert (head.kind, head.names) == ("finetune", NAMES[:4])
+
+
+def test_finetune_and_linear_take_the_same_number_of_steps():
+    x, y = blobs()
+    start = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
+    counts = [
+        len(list(personalizer.personal_heads(Features(x, y, "e"), NAMES[:4], start, seed=0)))
+        for personalizer in (FineTune(), FitHead("linear"))
+    ]
+    assert counts == [100, 100]  # one batch an epoch, at least a hundred steps
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_last_of_the_heads_is_the_fitted_one(kind):
+    x, y = blobs()
+    steps = FitHead(kind).personal_heads(Features(x, y, "e"), NAMES, None, seed=0)
+    digests = [head.digest() for head in steps]
+    head = HEADS[kind]()
+    assert digests[-1] == head.fit(x, y).saved(NAMES, "e", False).digest()
+    assert len(set(digests)) == len(digests) == (100 if kind in ("linear", "mlp") else 1)
 
 
 @given(st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_unit_input_ignores_the_length_of_features(seed):
     x, y = blobs()
-    head = FitHead("logistic", unit_input=True).personal_head(Features(x, y, "e"), NAMES, None, 0)
+    [head] = FitHead("logistic", unit_input=True).personal_heads(
+        Features(x, y, "e"), NAMES, None, 0
+    )
     lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
     assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
     assert isinstance(head, SavedHead)

@@ -1,5 +1,8 @@
+"""What every method shares, and what distinguishes it from the others."""
+
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,9 +10,14 @@ from torch.nn.functional import cross_entropy
 
 from repper.config import Config
 from repper.encoders.encoder import EncoderSpec
-from repper.losses import supcon
+from repper.engines.client import Clients, Task
+from repper.errors import RepperError
+from repper.losses import proximal, supcon
 from repper.methods import METHODS
-from repper.methods.method import build_network
+from repper.methods.method import Schedule, build_network, unshared
+from repper.params import clone, digest, is_encoder, is_head, is_personal, params_of, select
+from repper.partition import split
+from repper.private import PrivateStore
 
 SPEC = EncoderSpec("small", 1, 8, 0.25)
 
@@ -23,20 +31,69 @@ def method(name, **settings):
 
 
 TRAVELS = {
-    # method: encoder, head, what follows the encoder in stage 1
+    # method: does the encoder travel, does the head, and what a client keeps from round to round
     "repper": (True, None, set()),
-    "fedavg": (True, True, {"head"}),
+    "fedavg": (True, True, set()),
+    "fedprox": (True, True, set()),
+    "lg-fedavg": (False, True, {"encoder"}),
+    "fedrep": (True, False, {"head"}),
+    "fedper": (True, False, {"head"}),
+    "fedbabu": (True, False, set()),
+    "ditto": (True, True, {"personal"}),
+    "local": (False, False, {"encoder", "head"}),
+    "central": (True, True, set()),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_who_shares_what(name):
-    encoder, head, top = TRAVELS[name]
+    encoder, head, kept = TRAVELS[name]
     network = network_of(method(name))
-    assert set(dict(network.named_children())) == {"encoder"} | top
+    parts = {"encoder"} | kept | (set() if head is None else {"head"})
+    assert set(dict(network.named_children())) == parts
     for key in network.state_dict():
-        expected = encoder if key.startswith("encoder.") else head
-        assert method(name).shared(key) is expected
+        part = key.split(".")[0]
+        assert method(name).shared(key) is {"encoder": encoder, "head": head}.get(part, False)
+        assert method(name).private(key) is (part in kept)
+
+
+class Fleet:
+    """Clients of a method on digits, without an engine around them."""
+
+    def __init__(self, data, folder, name, **settings):
+        settings = {"clients": 4, "epochs": 2, "batch": 64, "augment": "none", **settings}
+        self.config = Config(method=name, width=0.25, **settings)
+        self.method = self.config.build_method()
+        network = network_of(self.method)
+        self.initial = clone(params_of(network))
+        self.shared = clone(select(self.initial, self.method.shared))
+        own = clone(unshared(self.method, network))
+        self.store = PrivateStore(folder / f"private-{name}-{len(list(folder.iterdir()))}")
+        if own:
+            self.store.begin(own)
+        self.partition = split(data, clients=4, alpha=1.0, seed=0)
+        private = self.store.folder if own else None
+        task = Task(self.config, SPEC, self.partition, data.classes, False, "cpu", private)
+        self.clients = Clients(task, *_tensors(data))
+        self.clients.receive(self.shared)
+
+    def fit(self, client, number=1):
+        return self.clients.fit(client, number)
+
+
+def _tensors(data):
+    return [
+        (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in (data.train, data.test)
+    ]
+
+
+@pytest.fixture
+def fleet(digits, tmp_path):
+    return lambda name, **settings: Fleet(digits, tmp_path, name, **settings)
+
+
+def distance(a, b):
+    return sum(float((a[n] - b[n]).square().sum()) for n in a if "running" not in n) ** 0.5
 
 
 def test_repper_is_one_contrastive_phase_on_two_views():
@@ -46,11 +103,176 @@ def test_repper_is_one_contrastive_phase_on_two_views():
     assert torch.equal(phase.loss(r, labels), supcon(r, labels, 0.2, "usual"))
 
 
-def test_fedavg_is_one_cross_entropy_phase_on_one_view():
-    [phase] = method("fedavg", epochs=3).phases()
-    assert (phase.epochs, phase.views) == (3, 1)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "repper"])
+def test_every_baseline_goes_down_cross_entropy_on_one_view(name):
     logits, labels = torch.randn(8, 5), torch.arange(8) % 3
-    assert torch.equal(phase.loss(logits, labels), cross_entropy(logits, labels))
+    for phase in method(name, epochs=3).phases():
+        assert phase.views == 1
+        assert torch.equal(phase.loss(logits, labels), cross_entropy(logits, labels))
+
+
+def test_the_proximal_term_pulls_in_proportion_to_the_distance():
+    w = [torch.randn(3, 4, requires_grad=True), torch.randn(5, requires_grad=True)]
+    anchors = [torch.randn(3, 4), torch.randn(5)]
+    value = proximal(w, anchors)
+    value.backward()
+    squares = [(p - a).detach().square().sum() for p, a in zip(w, anchors, strict=True)]
+    assert value.item() == pytest.approx(0.5 * float(sum(squares)))
+    for p, anchor in zip(w, anchors, strict=True):
+        assert torch.allclose(p.grad, (p - anchor).detach(), atol=1e-6)
+
+
+def test_fedprox_without_its_pull_is_fedavg_to_the_bit(fleet):
+    fedavg, fedprox = fleet("fedavg"), fleet("fedprox", mu=0.0)
+    assert digest(fedavg.fit(1).shared) == digest(fedprox.fit(1).shared)
+
+
+def test_fedprox_stays_nearer_to_the_server_the_stronger_its_pull(fleet):
+    moved = []
+    for mu in (0.0, 1.0, 100.0):
+        prox = fleet("fedprox", mu=mu, epochs=5)
+        moved.append(distance(prox.fit(1).shared, prox.shared))
+    assert moved[0] > 1.1 * moved[1] > 1.1 * moved[2] > 0
+
+
+def test_lg_fedavg_sends_the_head_and_keeps_the_encoder(fleet):
+    lg = fleet("lg-fedavg")
+    first, second = lg.fit(0), lg.fit(1)
+    assert set(first.shared) == {"head.weight", "head.bias"}
+    assert not torch.equal(first.shared["head.weight"], lg.shared["head.weight"])
+    encoders = [lg.store.encoder_of(client, 1) for client in range(3)]
+    assert len({digest(e) for e in encoders}) == 3
+    # A client that has not trained stands where all began; one that has goes on from its own.
+    assert digest(encoders[2]) == digest(select(lg.initial, is_encoder))
+    again = lg.fit(0, 2)
+    fresh = fleet("lg-fedavg")
+    assert digest(again.shared) != digest(fresh.fit(0, 2).shared)
+    assert second.examples == len(lg.partition.train[1])
+
+
+def test_fedper_trains_its_own_head_together_with_the_encoder(fleet):
+    fedper = fleet("fedper")
+    [phase] = fedper.method.phases()
+    assert phase.moves("encoder.x")
+    assert phase.moves("head.x")
+    update = fedper.fit(0)
+    assert all(map(is_encoder, update.shared))
+    assert distance(update.shared, fedper.shared) > 0
+    assert set(fedper.store.read(0, 1)) == {"head.weight", "head.bias"}
+    assert digest(fedper.store.read(0, 1)) != digest(fedper.store.read(0, 0))
+    # With the same start, encoder and head move as FedAvg's do: only what travels differs.
+    fedavg = fleet("fedavg").fit(0)
+    assert digest(update.shared) == digest(select(fedavg.shared, is_encoder))
+    assert digest(fedper.store.read(0, 1)) == digest(select(fedavg.shared, is_head))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "given", "expected"),
+    [(5, None, (2, 3)), (10, None, (5, 5)), (1, None, (1, 1)), (2, None, (1, 1)), (5, 4, (4, 1))],
+)
+def test_fedrep_divides_a_rounds_epochs_between_head_and_encoder(epochs, given, expected):
+    head, encoder = method("fedrep", epochs=epochs, fedrep_head_epochs=given).phases()
+    assert (head.epochs, encoder.epochs) == expected
+    assert head.moves("head.weight")
+    assert not head.moves("encoder.x")
+    assert encoder.moves("encoder.x")
+    assert not encoder.moves("head.weight")
+
+
+def test_fedrep_must_leave_epochs_to_the_encoder():
+    with pytest.raises(RepperError, match="leaves none of 5 --epochs for the encoder"):
+        method("fedrep", epochs=5, fedrep_head_epochs=5).phases()
+
+
+def test_fedrep_fits_the_head_on_an_encoder_that_stands_still(fleet):
+    fedrep = fleet("fedrep", epochs=2)
+    clients = fedrep.clients
+    head_phase, encoder_phase = fedrep.method.phases()
+    clients._load(0, 0)
+    images, labels = clients._pick(clients._train_split, fedrep.partition.train[0])
+    random = torch.Generator().manual_seed(0)
+    before = clone(params_of(clients._network))
+    clients._train(head_phase, images, labels, 1e-2, random)
+    between = clone(params_of(clients._network))
+    clients._train(encoder_phase, images, labels, 1e-2, random)
+    after = clone(params_of(clients._network))
+    for name in before:  # batch norm's statistics are among them
+        assert torch.equal(before[name], between[name]) == is_encoder(name), name
+        assert torch.equal(between[name], after[name]) == is_head(name), name
+
+
+def test_fedbabu_never_trains_its_head(fleet):
+    fedbabu = fleet("fedbabu")
+    update = fedbabu.fit(0)
+    assert all(map(is_encoder, update.shared))
+    assert distance(update.shared, fedbabu.shared) > 0
+    for name, value in select(fedbabu.initial, is_head).items():
+        assert torch.equal(params_of(fedbabu.clients._network)[name], value)
+    assert fedbabu.store.clients() == []  # so there is nothing to keep for each client
+    assert METHODS["fedbabu"].personalize == "finetune"
+
+
+def test_ditto_trains_the_global_model_as_fedavg_does(fleet):
+    ditto, fedavg = fleet("ditto"), fleet("fedavg")
+    assert digest(ditto.fit(2).shared) == digest(fedavg.fit(2).shared)
+
+
+def test_ditto_holds_the_personal_model_near_what_the_server_sent(fleet):
+    far = []
+    for pull in (0.0, 1.0, 100.0):
+        ditto = fleet("ditto", ditto_lambda=pull, epochs=5)
+        # The server's model of a later round, which is not where the personal model began.
+        ditto.clients.receive({n: t + 0.05 for n, t in ditto.shared.items()})
+        ditto.fit(0, 2)
+        own = {n.removeprefix("personal."): t for n, t in ditto.store.read(0, 2).items()}
+        sent = {n: t + 0.05 for n, t in ditto.shared.items()}
+        far.append(distance(own, sent))
+    assert far[0] > 1.1 * far[1] > 1.1 * far[2]
+
+
+def test_ditto_answers_with_the_personal_model(fleet):
+    ditto = fleet("ditto")
+    ditto.fit(0)
+    clients = ditto.clients
+    clients._load(0, 1)
+    own = clients._network.own
+    assert all(map(is_personal, ditto.store.read(0, 1)))
+    expected = {n.removeprefix("personal."): t for n, t in ditto.store.read(0, 1).items()}
+    assert digest(params_of(own)) == digest(expected)
+    assert digest(params_of(own)) != digest(
+        select(params_of(clients._network), ditto.method.shared)
+    )
+
+
+def test_local_clients_share_nothing_and_go_on_from_where_they_were(fleet):
+    local, fedavg = fleet("local"), fleet("fedavg")
+    assert local.shared == {}
+    assert local.fit(0).shared == {}
+    after_one = local.store.read(0, 1)
+    assert digest(after_one) == digest(fedavg.fit(0).shared)  # the first round is FedAvg's
+    fedavg.clients.receive(after_one)
+    local.fit(1)  # what others do changes nothing
+    local.fit(0, 2)
+    assert digest(local.store.read(0, 2)) == digest(fedavg.fit(0, 2).shared)
+
+
+@pytest.mark.parametrize("name", ["local", "central"])
+@pytest.mark.parametrize(
+    ("share", "rounds", "expected"),
+    [(0.2, 30, 6), (0.5, 3, 2), (0.2, 1, 1), (1.0, 7, 7), (0.2, 0, 0)],
+)
+def test_floor_and_ceiling_have_the_epochs_of_an_average_client(name, share, rounds, expected):
+    assert method(name).schedule(Schedule(share, rounds)) == Schedule(1.0, expected)
+    assert method("fedavg").schedule(Schedule(share, rounds)) == Schedule(share, rounds)
+
+
+def test_central_learns_from_the_images_of_all_clients_in_stage_1(fleet):
+    central = fleet("central", stage1_clients="0,2,")
+    update = central.fit(4)  # the number after the last client's
+    rows = np.concatenate([central.partition.train[0], central.partition.train[2]])
+    assert update.examples == len(rows)
+    assert sorted(central.clients._train_rows(4)[0]) == sorted(rows)
+    assert distance(update.shared, central.shared) > 0
 
 
 @pytest.mark.parametrize(("projection", "layers"), [("none", 0), ("linear", 1), ("mlp", 2)])
@@ -61,10 +283,12 @@ def test_a_projection_follows_the_encoder_in_stage_1(projection, layers):
     assert network(torch.rand(2, 1, 8, 8)).shape == (2, 128 if layers else 64)
 
 
-def test_a_projection_does_not_change_the_encoders_initial_values():
-    plain, projected = (network_of(method("repper", projection=p)) for p in ("none", "mlp"))
-    for key, value in plain.state_dict().items():
-        assert torch.equal(value, projected.state_dict()[key])
+def test_all_methods_begin_with_the_same_encoder_and_the_same_head():
+    plain = network_of(method("fedavg")).state_dict()
+    for name in METHODS:
+        for key, value in network_of(method(name, projection="mlp")).state_dict().items():
+            if not key.startswith("projection."):
+                assert torch.equal(value, plain[key.removeprefix("personal.")])
 
 
 @pytest.mark.parametrize("name", METHODS)

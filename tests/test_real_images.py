@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import repper as api
+from conftest import initial_shared
 from repper.config import Config
 from repper.datasets import Dataset, Split
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.client import Task
 from repper.engines.serial import SerialEngine
-from repper.experiment import initial_params
 from repper.partition import split
 
 
@@ -60,7 +60,7 @@ def test_the_contrastive_loss_of_large_encoders_falls(cifar10, encoder, width, r
     )  # fmt: skip
     spec = EncoderSpec(encoder, 3, 32, width)
     task = Task(config, spec, split(data, "iid", clients=1), data.classes, True, "cpu")
-    shared = initial_params(config, spec, 10)
+    shared = initial_shared(config, spec, 10)
     losses = []
     with SerialEngine(task, data, 0) as engine:
         for number in range(1, rounds + 1):

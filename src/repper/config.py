@@ -22,7 +22,15 @@ from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.options import option, options_of
 from repper.partition import Partition, read_partition, split
-from repper.personalize import KEEP, FitHead, Keep, Personalizer, personalizer_names
+from repper.personalize import (
+    FINETUNE,
+    KEEP,
+    FineTune,
+    FitHead,
+    Keep,
+    Personalizer,
+    personalizer_names,
+)
 
 if TYPE_CHECKING:
     from repper.methods.method import Method
@@ -70,6 +78,13 @@ class Config:
     )
     loss: str = _stage1("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
     temperature: float = _stage1(0.1, "temperature of RepPer's loss", least=1e-6)
+    mu: float = _stage1(0.01, "weight of FedProx's pull; with 0 it is FedAvg", least=0, most=1e6)
+    ditto_lambda: float = _stage1(
+        0.1, "weight of Ditto's pull on the personal models", least=0, most=1e6
+    )
+    fedrep_head_epochs: int | None = _stage1(
+        None, "how many of FedRep's --epochs go to the head (default: half)", least=1
+    )
     augment: str = _stage1(
         "strong", "strength of the random views", choices=("none", "weak", "strong")
     )
@@ -91,6 +106,11 @@ class Config:
     init: str | None = _stage1(
         None, "start from this encoder: a run folder or its encoder.safetensors"
     )
+    init_clients: str = _stage1(
+        "new",
+        "whether clients are new to the --init run, or the same, with encoders of their own",
+        choices=("new", "same"),
+    )
 
     personalize: str | None = _stage2(
         None,
@@ -98,23 +118,24 @@ class Config:
         choices=personalizer_names,
     )
     head_epochs: int | None = _stage2(
-        None, "epochs of a linear or mlp head (default: at least 10 epochs and 100 steps)", least=1
+        None,
+        "epochs of a trained head: linear, mlp, finetune (default: at least 10, and 100 steps)",
+        least=1,
     )
-    head_lr: float = _stage2(0.01, "learning rate of a linear or mlp head", above=0, most=1e6)
-    head_batch: int = _stage2(256, "images in a batch of a linear or mlp head", least=1)
-    head_optimizer: str = _stage2(
-        "adam", "optimizer of a linear or mlp head", choices=("adam", "sgd")
-    )
-    head_weight_decay: float = _stage2(
-        1e-4, "L2 weight decay of a linear or mlp head", least=0, most=1e6
-    )
+    head_lr: float = _stage2(0.01, "learning rate of a trained head", above=0, most=1e6)
+    head_batch: int = _stage2(256, "images in a batch of a trained head", least=1)
+    head_optimizer: str = _stage2("adam", "optimizer of a trained head", choices=("adam", "sgd"))
+    head_weight_decay: float = _stage2(1e-4, "L2 weight decay of a trained head", least=0, most=1e6)
     head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1, most=65536)
     head_c: float = _stage2(
         1.0, "inverse regularization of an svm or logistic head", least=1e-6, most=1e6
     )
     svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
-        "r", "features a head takes: r, or z (r at length one)", choices=("r", "z")
+        "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
+    )
+    head_curve: int = _stage2(
+        0, "test trained heads after every N-th epoch, for curves.parquet; 0: never", least=0
     )
 
     evaluate_every: int = _how(
@@ -152,6 +173,10 @@ class Config:
             raise RepperError(
                 f"--evaluate-every {self.evaluate_every} evaluates none of {self.rounds} rounds, "
                 f"so --validation has nothing to choose from"
+            )
+        if self.init_clients == "same" and self.init is None:
+            raise RepperError(
+                "--init-clients same needs the run whose clients they are: --init RUN"
             )
         for client, settings in self.overrides.items():
             for key, value in settings.items():
@@ -225,6 +250,13 @@ class Config:
         kind = self.personalize_as(client)
         if kind == KEEP:
             return Keep()
+        settings = self._head_settings("linear" if kind == FINETUNE else kind)
+        if kind == FINETUNE:
+            return FineTune(settings)
+        return FitHead(kind, settings, unit_input=self.head_input == "z")
+
+    def _head_settings(self, kind: str) -> tuple[tuple[str, Any], ...]:
+        """The arguments of a head's class, as the settings give them."""
         given = {
             "epochs": self.head_epochs,
             "lr": self.head_lr,
@@ -236,8 +268,7 @@ class Config:
             "kernel": self.svm_kernel,
         }
         taken = HEADS[kind]().get_params()
-        settings = tuple((name, value) for name, value in given.items() if name in taken)
-        return FitHead(kind, settings, unit_input=self.head_input == "z")
+        return tuple((name, value) for name, value in given.items() if name in taken)
 
     def to_toml(self) -> dict[str, Any]:
         """This value as the tables of a TOML file that `read_config` turns back into it."""

@@ -24,9 +24,19 @@ from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.federate import Round, federate
-from repper.methods.method import build_network
-from repper.params import Params, clone, params_of, select
+from repper.methods.method import Method, Network, Schedule, build_network, unshared
+from repper.params import (
+    Params,
+    WeightedMean,
+    clone,
+    is_encoder,
+    load_params,
+    params_of,
+    select,
+)
 from repper.partition import Partition, read_partition
+from repper.personalize import NEED_A_HEAD
+from repper.private import PrivateStore
 from repper.run_folder import Checkpoint
 from repper.runs import Run
 from repper.seeds import Purpose, torch_seed
@@ -34,12 +44,13 @@ from repper.seeds import Purpose, torch_seed
 
 @dataclass(frozen=True)
 class Started:
-    """The run is set up; `finished_rounds` were done before, by the run this one resumes."""
+    """The run is set up; of its `rounds`, `finished_rounds` were done before it was resumed."""
 
     config: Config
     folder: Path
     data: Dataset
     partition: Partition
+    rounds: int
     finished_rounds: int
 
 
@@ -95,29 +106,43 @@ def execute(
     folder = Path(config.out or Path("runs") / config.name())
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
-    shared = initial_params(config, spec, len(data.classes))
-    task = Task(config, spec, partition, data.classes, data.flip, config.device)
+    method = config.build_method()
+    network = initial_network(config, method, spec, len(data.classes))
+    shared = clone(select(params_of(network), method.shared))
+    own = clone(unshared(method, network))
+    store = PrivateStore(folder / run_folder.PRIVATE) if own else None
+    task = Task(
+        config, spec, partition, data.classes, data.flip, config.device, store and store.folder
+    )
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite and not resume)
+        if store and not resume:
+            store.begin(own)
+            bring_clients(config, store)
         checkpoint = _start_or_resume(folder, config, data, partition, shared)
-        yield Started(config, folder, data, partition, checkpoint.number)
+        schedule = method.schedule(Schedule(config.participation, config.rounds))
+        yield Started(config, folder, data, partition, schedule.rounds, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
         with ENGINES[config.engine](task, data, config.workers) as engine:
-            for event in _stage1(engine, config, folder, checkpoint):
+            for event in _stage1(engine, task, method, folder, checkpoint):
                 if isinstance(event, RoundDone):
                     checkpoint = event.checkpoint
                 yield event
             final = run_folder.read_chosen(folder) if checkpoint.chosen else checkpoint.shared
+            number = checkpoint.chosen or checkpoint.number
             began = time.perf_counter()
             personal = []
-            for one in engine.personalize(final, range(config.clients), folder / run_folder.HEADS):
+            everyone = range(config.clients)
+            for one in engine.personalize(final, everyone, number, folder / run_folder.HEADS):
                 personal.append(one)
                 yield ClientDone(one, final=True)
         personal.sort(key=lambda p: p.client)
-        facts = _facts(folder, personal, time.perf_counter() - began, checkpoint)
-        run_folder.write_result(folder, config, spec, data, final, personal, facts)
+        facts = _facts(task, personal, run_folder.read_rounds(folder), number)
+        facts["seconds"]["pcl"] = time.perf_counter() - began
+        encoder = encoder_for_newcomers(final, store, partition, number)
+        run_folder.write_result(folder, config, spec, data, final, encoder, personal, facts)
         yield Finished(Run(folder))
 
 
@@ -143,25 +168,27 @@ def _start_or_resume(
 
 
 def _stage1(
-    engine: Engine, config: Config, folder: Path, checkpoint: Checkpoint
+    engine: Engine, task: Task, method: Method, folder: Path, checkpoint: Checkpoint
 ) -> Iterator[RoundDone | ClientDone]:
     """Run the rounds that are left, and write each to the folder before going on."""
+    config = task.config
+    schedule = method.schedule(Schedule(config.participation, config.rounds))
     rounds = federate(
         engine,
         checkpoint.shared,
-        clients=config.stage1(),
-        participation=config.participation,
-        rounds=config.rounds,
+        clients=[task.partition.clients] if method.pooled else config.stage1(),
+        participation=schedule.participation,
+        rounds=schedule.rounds,
         seed=config.seed,
         start=checkpoint.number + 1,
     )
     began = time.perf_counter()
     for done in rounds:
-        record = _record(done) | {"knn": engine.probe(done.shared)}
+        record = _record(done, method) | {"knn": engine.probe(done.shared)}
         chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
         if config.evaluate_every and done.number % config.evaluate_every == 0:
             personal = []
-            for one in engine.personalize(done.shared, range(config.clients), None):
+            for one in engine.personalize(done.shared, range(config.clients), done.number, None):
                 personal.append(one)
                 yield ClientDone(one, final=False)
             personal.sort(key=lambda p: p.client)
@@ -178,33 +205,77 @@ def _stage1(
         yield RoundDone(record, checkpoint)
 
 
-def _record(done: Round) -> dict[str, Any]:
+def _record(done: Round, method: Method) -> dict[str, Any]:
+    """A round's line in the log. Who takes part sends as many bytes as he receives."""
+    size = sum(t.numel() * t.element_size() for t in done.shared.values())
+    sent = 0 if method.pooled else size * len(done.cohort)
     return {
         "round": done.number,
         "cohort": list(done.cohort),
         "examples": done.examples,
+        "images": done.examples * sum(phase.epochs * phase.views for phase in method.phases()),
+        "bytes_up": sent,
+        "bytes_down": sent,
         "loss": done.loss,
     }
 
 
 def _facts(
-    folder: Path, personal: Sequence[Personal], pcl: float, checkpoint: Checkpoint
+    task: Task, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
 ) -> dict[str, Any]:
     """What is known of a finished run besides its scores."""
-    log = run_folder.read_rounds(folder)
     took_part = {client for record in log for client in record["cohort"]}
+    if task.partition.clients in took_part:  # the one who holds the images of all in stage 1
+        took_part = set(task.config.stage1())
     groups = {
         "took_part": [p.test for p in personal if p.client in took_part],
         "never_took_part": [p.test for p in personal if p.client not in took_part],
     }
+    costs = ("images", "bytes_up", "bytes_down")
     return {
-        "seconds": {"crl": sum(record["seconds"] for record in log), "pcl": pcl},
-        "chosen_round": checkpoint.chosen or checkpoint.number,
+        "seconds": {"crl": sum(record["seconds"] for record in log)},
+        "cost": {name: sum(record[name] for record in log) for name in costs},
+        "chosen_round": chosen,
         "groups": {
             name: {"clients": len(scores), "accuracy": summarize(scores) if scores else None}
             for name, scores in groups.items()
         },
     }
+
+
+def encoder_for_newcomers(
+    shared: Params, store: PrivateStore | None, partition: Partition, number: int
+) -> tuple[Params, str]:
+    """The encoder that a client would take who comes after round `number`, and its origin.
+
+    Where every client has an encoder of its own there is no common one: it is the mean of those
+    that were trained, weighted by images. Only a simulation can know it.
+    """
+    common = select(shared, is_encoder)
+    if common or store is None:
+        return common, "shared in training"
+    trained = store.clients()
+    if not trained:
+        return store.encoder_of(0, number), "not trained"
+    mean = WeightedMean(store.encoder_of(trained[0], number))
+    for client in trained:
+        mean.add(store.encoder_of(client, number), len(partition.train[client]))
+    return mean.value(), "averaged after training"
+
+
+def bring_clients(config: Config, store: PrivateStore) -> None:
+    """With `--init-clients same`, give clients the encoders of their own from the earlier run."""
+    if config.init_clients == "new" or config.init is None:
+        return
+    earlier = Run(Path(config.init))
+    if earlier.config.clients != config.clients:
+        raise RepperError(
+            f"--init-clients same needs as many clients as {config.init} has: "
+            f"{earlier.config.clients}, not {config.clients}"
+        )
+    theirs = PrivateStore(earlier.folder / run_folder.PRIVATE)
+    if theirs.folder.is_dir():
+        theirs.copy_to(store, earlier.result["chosen_round"], lambda name: "encoder." in name)
 
 
 def describe_partition(config: Config, partition: Partition) -> Config:
@@ -218,22 +289,20 @@ def describe_partition(config: Config, partition: Partition) -> Config:
     return replace(config, **given)
 
 
-def initial_params(config: Config, spec: EncoderSpec, classes: int) -> Params:
-    """The shared parameters before the first round, after checks that the method can use them."""
-    method = config.build_method()
-    seed = torch_seed(config.seed, Purpose.INIT)
-    network = build_network(method, spec, classes, seed)
+def initial_network(config: Config, method: Method, spec: EncoderSpec, classes: int) -> Network:
+    """The network before the first round, after checks that the method can use it."""
+    network = build_network(method, spec, classes, torch_seed(config.seed, Purpose.INIT))
     for client in (-1, *config.overrides):
-        if config.personalize_as(client) == "keep" and not hasattr(network, "head"):
+        name = config.personalize_as(client)
+        if name in NEED_A_HEAD and network.linear_head is None:
             raise RepperError(
-                f"personalize 'keep' uses the head that a method has trained, but "
+                f"personalize {name!r} uses the head that a method has trained, but "
                 f"{config.method} trains none: choose another --personalize"
             )
-    if config.rounds and not list(network.parameters()):
+    if config.rounds and not list(network.encoder.parameters()):
         raise RepperError(
             f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
         )
-    shared = clone(select(params_of(network), method.shared))
     if config.init:
         given, params = read_encoder(Path(config.init))
         if replace(given, size=spec.size) != spec:
@@ -241,8 +310,10 @@ def initial_params(config: Config, spec: EncoderSpec, classes: int) -> Params:
                 f"--init {config.init} holds {_described(given)}, but this run needs "
                 f"{_described(spec)}"
             )
-        shared.update(params)
-    return shared
+        load_params(network, params)
+        if network.own is not network:
+            load_params(network.own, params)
+    return network
 
 
 def _described(spec: EncoderSpec) -> str:

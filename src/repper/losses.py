@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -57,3 +58,13 @@ def supcon(
         functional.normalize(r, dim=1), labels, temperature, form
     )
     return loss.sum() / has_positive.sum().clamp(min=1)
+
+
+def proximal(moving: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Half the squared distance of all parameters from their anchors (Li et al. 2020)."""
+    return (
+        0.5
+        * torch.stack(
+            [(p - anchor).square().sum() for p, anchor in zip(moving, anchors, strict=True)]
+        ).sum()
+    )

@@ -26,6 +26,10 @@ def is_head(name: str) -> bool:
     return name.startswith("head.")
 
 
+def is_personal(name: str) -> bool:
+    return name.startswith("personal.")
+
+
 def params_of(module: nn.Module) -> Params:
     """The module's weights and float buffers by name, not copied.
 

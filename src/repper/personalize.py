@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -14,12 +15,15 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 
 KEEP = "keep"
+FINETUNE = "finetune"
+NEED_A_HEAD = (KEEP, FINETUNE)
+"""Those that begin with the head that the method itself has trained."""
 LinearLayer = tuple[Array, Array]
 """Weight (classes, d) and bias (classes,) of the head that a method has trained."""
 
 
 def personalizer_names() -> tuple[str, ...]:
-    return (KEEP, *HEADS)
+    return (KEEP, FINETUNE, *HEADS)
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,13 @@ class Personalizer(ABC):
     """How a client comes to its head. The encoder stays frozen (eq. 7)."""
 
     @abstractmethod
-    def personal_head(
+    def personal_heads(
         self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> SavedHead: ...
+    ) -> Iterator[SavedHead]:
+        """The head after every epoch, if it is trained in epochs; the last one is the result.
+
+        Each is to be used before the next is asked for: they may share their memory.
+        """
 
 
 @final
@@ -45,22 +53,26 @@ class Personalizer(ABC):
 class Keep(Personalizer):
     """Use the head the method itself has trained."""
 
-    def personal_head(
+    def personal_heads(
         self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> SavedHead:
-        if method_head is None:
-            raise RepperError(
-                "personalize 'keep' needs a method that trains a head, such as fedavg; "
-                f"choose one of {', '.join(HEADS)}"
-            )
-        weight, bias = method_head
-        arrays = {
-            "mean": np.zeros(weight.shape[1], np.float32),
-            "scale": np.ones(1, np.float32),
-            "weight": weight,
-            "bias": bias,
-        }
-        return SavedHead(KEEP, "linear", arrays, tuple(range(len(names))), names, train.encoder)
+    ) -> Iterator[SavedHead]:
+        yield _over_all_classes(KEEP, _present(KEEP, method_head), names, train.encoder)
+
+
+@final
+@dataclass(frozen=True)
+class FineTune(Personalizer):
+    """Train the head further that the method has trained (the paper's +FT)."""
+
+    settings: tuple[tuple[str, object], ...] = ()
+
+    def personal_heads(
+        self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
+    ) -> Iterator[SavedHead]:
+        start = _present(FINETUNE, method_head)
+        trainer = HEADS["linear"](**dict(self.settings), random_state=seed)
+        for layer in trainer.continued(start, train.r, train.labels):
+            yield _over_all_classes(FINETUNE, layer, names, train.encoder)
 
 
 @final
@@ -72,11 +84,35 @@ class FitHead(Personalizer):
     settings: tuple[tuple[str, object], ...] = ()
     unit_input: bool = False
 
-    def personal_head(
+    def personal_heads(
         self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> SavedHead:
+    ) -> Iterator[SavedHead]:
         head = HEADS[self.kind](**dict(self.settings))
         if "random_state" in head.get_params():
             head.set_params(random_state=seed)
         x = unit_rows(train.r) if self.unit_input else train.r
-        return head.fit(x, train.labels).saved(names, train.encoder, self.unit_input)
+        for fitted in head.fits(x, train.labels):
+            yield fitted.saved(names, train.encoder, self.unit_input)
+
+
+def _present(name: str, head: LinearLayer | None) -> LinearLayer:
+    if head is None:
+        raise RepperError(
+            f"personalize {name!r} needs a method that trains a head, such as fedavg; "
+            f"choose one of {', '.join(HEADS)}"
+        )
+    return head
+
+
+def _over_all_classes(
+    kind: str, layer: LinearLayer, names: tuple[str, ...], encoder: str
+) -> SavedHead:
+    """A layer that takes features as they are and knows every class."""
+    weight, bias = layer
+    arrays = {
+        "mean": np.zeros(weight.shape[1], np.float32),
+        "scale": np.ones(1, np.float32),
+        "weight": weight,
+        "bias": bias,
+    }
+    return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, encoder)

@@ -75,7 +75,7 @@ class Display:
         config = event.config
         self._clients, self._rounds, self._first = (
             config.clients,
-            config.rounds,
+            event.rounds,
             event.finished_rounds,
         )
         sizes = [len(rows) for rows in event.partition.train]
@@ -89,7 +89,7 @@ class Display:
             self._stages = (
                 self._bars.add_task(
                     "stage 1 encoder",
-                    total=config.rounds,
+                    total=event.rounds,
                     completed=event.finished_rounds,
                     note="",
                 ),

@@ -28,7 +28,7 @@ from repper.engines.engine import Personal
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
 from repper.files import read_json, write_atomically
-from repper.params import Params, digest, is_encoder, read_params, save_params, select
+from repper.params import Params, digest, read_params, save_params
 from repper.partition import Partition
 
 CONFIG = "config.toml"
@@ -39,13 +39,16 @@ CHECKPOINT = Path("checkpoint") / "last.safetensors"
 CHOSEN = Path("checkpoint") / "chosen.safetensors"
 ENCODER = "encoder.safetensors"
 HEADS = "heads"
+PRIVATE = "private"
 SCORES = "clients.parquet"
+CURVES = "curves.parquet"
 RESULT = "result.json"
 LOCK = ".lock"
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
+CURVE_COLUMNS = ("client", "epoch", "accuracy")
 RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
-BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, LOCK}
-OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, RESULT}
+BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, LOCK}
+OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT}
 
 
 @dataclass(frozen=True)
@@ -208,12 +211,23 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def read_scores(folder: Path) -> dict[str, list[Any]]:
     """The columns of the table of scores."""
+    return _read_table(folder / SCORES, SCORE_COLUMNS)
+
+
+def read_curves(folder: Path) -> dict[str, list[Any]]:
+    """The columns of the table of accuracies after each epoch; empty if none were asked for."""
+    if not (folder / CURVES).is_file():
+        return {name: [] for name in CURVE_COLUMNS}
+    return _read_table(folder / CURVES, CURVE_COLUMNS)
+
+
+def _read_table(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     try:
-        table = parquet.read_table(folder / SCORES)
-        return {name: table[name].to_pylist() for name in SCORE_COLUMNS}
+        table = parquet.read_table(path)
+        return {name: table[name].to_pylist() for name in columns}
     except (OSError, pyarrow.ArrowException, KeyError) as error:
         raise RepperError(
-            f"{folder / SCORES} is missing or damaged: delete {RESULT} beside it and resume the run"
+            f"{path} is missing or damaged: delete {RESULT} beside it and resume the run"
         ) from error
 
 
@@ -243,15 +257,20 @@ def write_result(
     spec: EncoderSpec,
     data: Dataset,
     shared: Params,
+    encoder: tuple[Params, str],
     personal: Sequence[Personal],
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write encoder, scores and result; the result goes last: it marks a finished run."""
-    save_encoder(folder / ENCODER, spec, select(shared, is_encoder))
+    """Write encoder, scores and result; the result goes last: it marks a finished run.
+
+    `encoder` is the one for newcomers, and how it came about.
+    """
+    save_encoder(folder / ENCODER, spec, *encoder)
     scores = [p.test for p in personal]
-    parquet_bytes = pyarrow.BufferOutputStream()
-    parquet.write_table(_score_table(scores), parquet_bytes)
-    write_atomically(folder / SCORES, parquet_bytes.getvalue().to_pybytes())
+    _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
+    curves = [(p.client, epoch, accuracy) for p in personal for epoch, accuracy in p.curve]
+    if curves:
+        _write_table(folder / CURVES, CURVE_COLUMNS, curves)
     heads = hashlib.sha256("".join(p.head_digest for p in personal).encode()).hexdigest()
     result = {
         "run": str(folder),
@@ -259,7 +278,7 @@ def write_result(
         "personalize": config.personalize,
         "rounds": config.rounds,
         "accuracy": summarize(scores),
-        "encoder_digest": digest(shared),
+        "encoder_digest": _digest_of_all(shared, personal),
         "heads_digest": heads,
         **facts,
         "clients": len(personal),
@@ -269,13 +288,27 @@ def write_result(
     return result
 
 
-def _score_table(scores: Iterable[Score]) -> pyarrow.Table:
-    rows = [
+def _digest_of_all(shared: Params, personal: Sequence[Personal]) -> str:
+    """One digest of all that was trained: what is shared, then each client's own."""
+    private = [f"{p.client} {p.private_digest}" for p in personal if p.private_digest]
+    if not private:
+        return digest(shared)
+    return hashlib.sha256("\n".join([digest(shared), *private]).encode()).hexdigest()
+
+
+def _score_rows(scores: Iterable[Score]) -> list[tuple[Any, ...]]:
+    return [
         (s.client, s.personalize, label, s.train[label], s.tested[label], s.correct[label])
         for s in scores
         for label in np.flatnonzero(s.train + s.tested)
     ]
-    return pyarrow.table(dict(zip(SCORE_COLUMNS, zip(*rows, strict=True), strict=True)))
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    table = pyarrow.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
+    content = pyarrow.BufferOutputStream()
+    parquet.write_table(table, content)
+    write_atomically(path, content.getvalue().to_pybytes())
 
 
 def environment(config: Config) -> dict[str, Any]:

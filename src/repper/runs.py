@@ -18,8 +18,17 @@ from repper.edge.saved_head import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score
-from repper.params import digest, load_params
-from repper.run_folder import HEADS, read_result, read_rounds, read_run_config, read_scores
+from repper.params import Params, digest, load_params
+from repper.private import PrivateStore
+from repper.run_folder import (
+    HEADS,
+    PRIVATE,
+    read_curves,
+    read_result,
+    read_rounds,
+    read_run_config,
+    read_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,24 @@ class Run:
             for c in sorted(heads)
         ]
 
+    def curves(self) -> dict[int, list[tuple[int, float | None]]]:
+        """Accuracy of each client after epochs of its head, where `head_curve` asked for it."""
+        columns = read_curves(self.folder)
+        found: dict[int, list[tuple[int, float | None]]] = {}
+        for client, *point in zip(*columns.values(), strict=True):
+            found.setdefault(client, []).append((point[0], point[1]))
+        return found
+
     def rounds(self) -> list[dict[str, Any]]:
         """The log of every finished round."""
         return read_rounds(self.folder)
+
+    def _own_encoder(self, client: int) -> Params:
+        """The encoder that is this client's alone; empty where all use the common one."""
+        store = PrivateStore(self.folder / PRIVATE)
+        if not store.folder.is_dir():
+            return {}
+        return store.encoder_of(client, self.result["chosen_round"])
 
     def predict(
         self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str
@@ -97,6 +121,7 @@ class Run:
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
         spec, params = read_encoder(self.folder)
+        params = self._own_encoder(client) or params
         head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
         if not isinstance(images, np.ndarray):
             images = np.stack([read_image(Path(p), spec.channels, spec.size) for p in images])

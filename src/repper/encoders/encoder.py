@@ -54,9 +54,13 @@ class EncoderSpec:
         return encoder
 
 
-def save_encoder(path: Path, spec: EncoderSpec, params: Params) -> None:
-    """Write `encoder.*` with a header from which `read_encoder` builds the same encoder."""
-    save_params(path, params, {key: str(value) for key, value in asdict(spec).items()})
+def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> None:
+    """Write `encoder.*` with a header from which `read_encoder` builds the same encoder.
+
+    `origin` tells a reader how it came about.
+    """
+    header = {key: str(value) for key, value in asdict(spec).items()}
+    save_params(path, params, header | {"origin": origin})
 
 
 def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:

@@ -8,19 +8,22 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repper.augment import Level, augment, normalize
 from repper.batches import batches
 from repper.config import Config
-from repper.encoders.encoder import Encoder, EncoderSpec
+from repper.edge.saved_head import SavedHead
+from repper.encoders.encoder import EncoderSpec
 from repper.engines.engine import Personal, Update
 from repper.errors import RepperError
 from repper.evaluate import Score, knn_accuracy, score
-from repper.methods.method import Phase, build_network
+from repper.losses import proximal
+from repper.methods.method import Network, Phase, build_network
 from repper.params import Params, clone, digest, is_encoder, load_params, params_of, select
 from repper.partition import Partition, Rows
 from repper.personalize import Features, LinearLayer
+from repper.private import PrivateStore
 from repper.seeds import Purpose, stream, torch_seed
 
 EXTRACT_BATCH = 512
@@ -28,7 +31,10 @@ EXTRACT_BATCH = 512
 
 @dataclass(frozen=True)
 class Task:
-    """Everything but the images that a client's work depends on: plain values, easy to send."""
+    """Everything but the images that a client's work depends on: plain values, easy to send.
+
+    `private` is the folder of what never leaves a client, for methods that have such parameters.
+    """
 
     config: Config
     spec: EncoderSpec
@@ -36,6 +42,7 @@ class Task:
     classes: tuple[str, ...]
     flip: bool
     device: str
+    private: Path | None = None
 
 
 Labelled = tuple[Tensor, Tensor]
@@ -52,6 +59,7 @@ class Clients:
         self._method = task.config.build_method()
         network = build_network(self._method, task.spec, len(task.classes), seed=0)
         self._network = network.to(self._device)
+        self._store = PrivateStore(task.private) if task.private else None
         self._shared: Params = {}
         self._encoder_digest = ""
 
@@ -63,31 +71,45 @@ class Clients:
     def fit(self, client: int, number: int) -> Update:
         """Train as client `client` in round `number` (Algorithm 1, Client Update)."""
         config = self._task.config
-        load_params(self._network, self._shared)
+        self._load(client, number - 1)
         random = torch.Generator().manual_seed(
             torch_seed(config.seed, Purpose.TRAIN, number, client)
         )
         rows, _ = self._train_rows(client)
         images, labels = self._pick(self._train_split, rows)
         lr = config.lr * config.lr_decay ** ((number - 1) // config.lr_decay_every)
-        loss = 0.0
-        for phase in self._method.phases():
-            loss = self._train(phase, images, labels, lr, random)
-        shared = clone(select(params_of(self._network), self._method.shared))
-        return Update(client, shared, len(rows), loss)
+        phases = self._method.phases()
+        losses = [self._train(phase, images, labels, lr, random) for phase in phases]
+        epochs = [phase.epochs for phase in phases]
+        trained = params_of(self._network)
+        own = select(trained, self._method.private)
+        if self._store and own:
+            self._store.write(client, number, clone(own), keep_all=config.validation > 0)
+        shared = clone(select(trained, self._method.shared))
+        return Update(client, shared, len(rows), float(np.average(losses, weights=epochs)))
+
+    def _load(self, client: int, number: int) -> None:
+        """Make the network the client's: what all share, and its own as of round `number`."""
+        load_params(self._network, self._shared)
+        if self._store:
+            load_params(self._network, self._store.read(client, number))
+            self._encoder_digest = ""
 
     def _train(
         self, phase: Phase, images: Tensor, labels: Tensor, lr: float, random: torch.Generator
     ) -> float:
         """Run one phase and return the mean loss over its images and epochs."""
-        config, network = self._task.config, self._network
-        network.train()
-        moving = []
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(phase.moves(name))
-            if parameter.requires_grad:
-                moving.append(parameter)
-        optimizer = torch.optim.Adam(moving, lr=lr, weight_decay=config.weight_decay, fused=True)
+        config = self._task.config
+        moving = self._set_moving(phase)
+        network = self._network.own if phase.personal else self._network
+        anchors = [
+            self._shared[name.removeprefix("personal.")].to(self._device)
+            for name in (moving if phase.pull else ())
+        ]
+        parameters = list(moving.values())
+        optimizer = torch.optim.Adam(
+            parameters, lr=lr, weight_decay=config.weight_decay, fused=True
+        )
         total = torch.zeros((), device=self._device)
         for _ in range(phase.epochs):
             for rows in batches(len(labels), config.batch, random):
@@ -96,49 +118,77 @@ class Clients:
                 views = torch.cat([self._view(batch, random) for _ in range(phase.views)])
                 optimizer.zero_grad()
                 loss = phase.loss(network(views), labels[rows].repeat(phase.views))
+                if phase.pull:
+                    loss = loss + phase.pull * proximal(parameters, anchors)
                 loss.backward()
                 optimizer.step()
                 total += loss.detach() * len(rows)
         return float(total) / (phase.epochs * len(labels))
 
+    def _set_moving(self, phase: Phase) -> dict[str, Tensor]:
+        """Let what the phase names move, and return it; freeze the rest, its statistics too."""
+        self._network.train()
+        moving: dict[str, Tensor] = {}
+        for name, parameter in self._network.named_parameters():
+            parameter.requires_grad_(phase.moves(name))
+            if parameter.requires_grad:
+                moving[name] = parameter
+        for part in self._network.children():
+            if not any(parameter.requires_grad for parameter in part.parameters()):
+                part.eval()
+        return moving
+
     def _view(self, images: Tensor, random: torch.Generator) -> Tensor:
         return augment(images, cast(Level, self._task.config.augment), self._task.flip, random)
 
-    def personalize(self, client: int, save_to: Path | None) -> Personal:
-        """Fit, keep and test the client's own head (Algorithm 1, stage 2)."""
+    def personalize(self, client: int, number: int, save_to: Path | None) -> Personal:
+        """Fit, keep and test the client's own head (Algorithm 1, stage 2) after round `number`."""
         config = self._task.config
-        self._load_for_features()
+        self._load(client, number)
+        own = self._network.own
+        self._network.eval()
         train_rows, validation_rows = self._train_rows(client)
-        train = self._features(self._train_split, train_rows)
-        head = config.build_personalizer(client).personal_head(
+        train = self._features(own, self._train_split, train_rows)
+        test = self._features(own, self._test_split, self._task.partition.test[client])
+        counts = np.bincount(train.labels, minlength=len(self._task.classes))
+
+        def tested(head: SavedHead, features: Features) -> Score:
+            return score(client, head.kind, counts, features.labels, head.predict(features.r))
+
+        heads = config.build_personalizer(client).personal_heads(
             train,
             self._task.classes,
             self._method_head(),
             torch_seed(config.seed, Purpose.HEAD, client) % 2**32,
         )
+        curve = []
+        for epoch, head in enumerate(heads, start=1):
+            if config.head_curve and epoch % config.head_curve == 0:
+                curve.append((epoch, tested(head, test).accuracy))
         if not all(np.isfinite(array).all() for array in head.arrays.values()):
             raise RepperError(f"the head of client {client} diverged: try a lower --head-lr")
         if save_to is not None:
             head.save(save_to / f"{client}.safetensors")
-        counts = np.bincount(train.labels, minlength=len(self._task.classes))
-
-        def tested(split: Labelled, rows: Rows) -> Score:
-            features = self._features(split, rows)
-            return score(client, head.kind, counts, features.labels, head.predict(features.r))
-
-        test = tested(self._test_split, self._task.partition.test[client])
-        held_out = tested(self._train_split, validation_rows) if len(validation_rows) else None
-        return Personal(client, test, held_out, head.digest())
+        held_out = None
+        if len(validation_rows):
+            held_out = tested(head, self._features(own, self._train_split, validation_rows))
+        private = self._store.digest(client, number) if self._store else ""
+        return Personal(client, tested(head, test), held_out, head.digest(), private, tuple(curve))
 
     def probe(self) -> float | None:
-        """k-NN accuracy: `knn` training images at most, and half as many test images."""
+        """k-NN accuracy: `knn` training images at most, and half as many test images.
+
+        There is none without a common encoder.
+        """
         config = self._task.config
-        if not config.knn:
+        own = [name for name in params_of(self._network) if not self._method.shared(name)]
+        if not config.knn or any(map(is_encoder, own)):
             return None
-        self._load_for_features()
+        load_params(self._network, self._shared)
+        self._network.eval()
         random = stream(config.seed, Purpose.PROBE)
         memory, queries = (
-            self._features(split, np.sort(random.permutation(len(split[1]))[:count]))
+            self._features(self._network, split, np.sort(random.permutation(len(split[1]))[:count]))
             for split, count in (
                 (self._train_split, config.knn),
                 (self._test_split, max(1, config.knn // 2)),
@@ -146,26 +196,25 @@ class Clients:
         )
         return knn_accuracy(memory.r, memory.labels, queries.r, queries.labels)
 
-    def _load_for_features(self) -> None:
-        load_params(self._network, self._shared)
-        self._network.eval()
-        if not self._encoder_digest:
-            self._encoder_digest = digest(select(params_of(self._network), is_encoder))
-
     @torch.no_grad()
-    def _features(self, split: Labelled, rows: Rows) -> Features:
+    def _features(self, network: Network, split: Labelled, rows: Rows) -> Features:
         images, labels = self._pick(split, rows)
-        encoder = cast(Encoder, self._network.encoder)
-        r = torch.cat([encoder(normalize(part)) for part in images.split(EXTRACT_BATCH)])
+        parts = [network.encoder(normalize(part)) for part in images.split(EXTRACT_BATCH)]
+        r = torch.cat(parts)
         if not bool(torch.isfinite(r).all()):
             raise RepperError(
                 "the encoder's features are not finite: its training diverged, try a lower --lr"
             )
-        return Features(r.cpu().numpy(), labels.cpu().numpy(), self._encoder_digest)
+        return Features(r.cpu().numpy(), labels.cpu().numpy(), self._digest_of(network))
+
+    def _digest_of(self, network: Network) -> str:
+        """The digest of the network's encoder, found once for all clients that share it."""
+        if not self._encoder_digest:
+            self._encoder_digest = digest(select(params_of(network), is_encoder))
+        return self._encoder_digest
 
     def _method_head(self) -> LinearLayer | None:
-        head = getattr(self._network, "head", None)
-        if not isinstance(head, nn.Linear):
+        if (head := self._network.own.linear_head) is None:
             return None
         return (
             head.weight.detach().cpu().numpy().copy(),
@@ -173,9 +222,15 @@ class Clients:
         )
 
     def _train_rows(self, client: int) -> tuple[Rows, Rows]:
-        """The rows a client learns from, and those it keeps for validation."""
-        rows = self._task.partition.train[client]
-        config = self._task.config
+        """The rows a client learns from, and those it keeps for validation.
+
+        The number after the last client's is that of one who holds the images of all in stage 1.
+        """
+        config, held = self._task.config, self._task.partition.train
+        if client == len(held):
+            each = [self._train_rows(one) for one in config.stage1()]
+            return np.concatenate([t for t, _ in each]), np.concatenate([v for _, v in each])
+        rows = held[client]
         kept = round(config.validation * len(rows)) if config.validation else 0
         kept = min(max(kept, 1), len(rows) - 2) if config.validation else 0
         order = stream(config.seed, Purpose.VALIDATION, client).permutation(rows)

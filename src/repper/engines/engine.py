@@ -29,12 +29,17 @@ class Update:
 
 @dataclass(frozen=True)
 class Personal:
-    """What leaves a client in stage 2, in simulation: its scores, and its head's digest."""
+    """What leaves a client in stage 2, in simulation: its scores, and digests of what it keeps.
+
+    `curve` has its test accuracy after some epochs of its head, if asked for.
+    """
 
     client: int
     test: Score
     validation: Score | None
     head_digest: str
+    private_digest: str = ""
+    curve: tuple[tuple[int, float | None], ...] = ()
 
 
 class Engine(ABC):
@@ -51,13 +56,16 @@ class Engine(ABC):
 
     @abstractmethod
     def personalize(
-        self, shared: Params, clients: Sequence[int], save_to: Path | None
+        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
     ) -> Iterator[Personal]:
-        """Let each client fit its head, keep it in `save_to` if given, and test it."""
+        """Let each client fit its head, keep it in `save_to` if given, and test it.
+
+        `shared` and what clients have of their own are those after round `number`.
+        """
 
     @abstractmethod
     def probe(self, shared: Params) -> float | None:
-        """The k-NN accuracy of the encoder on a fixed sample of all images, if asked for."""
+        """The k-NN accuracy of the shared encoder on a fixed sample of all images, if asked for."""
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()

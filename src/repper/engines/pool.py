@@ -105,10 +105,11 @@ class PoolEngine(Engine):
             yield replace(update, shared=clone(self._layout.views(worker.sent.tensor)))
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], save_to: Path | None
+        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
     ) -> Iterator[Personal]:
         self._send(shared)
-        for _, personal in self._map([("personalize", client, save_to) for client in clients]):
+        jobs: list[Job] = [("personalize", client, number, save_to) for client in clients]
+        for _, personal in self._map(jobs):
             yield personal
 
     def probe(self, shared: Params) -> float | None:
@@ -116,7 +117,7 @@ class PoolEngine(Engine):
             return None
         self._send(shared)
         [(_, accuracy)] = self._map([("probe",)])
-        return float(accuracy)
+        return None if accuracy is None else float(accuracy)
 
     def _send(self, shared: Params) -> None:
         """Put the parameters where every worker reads them, once for a whole round."""

@@ -29,11 +29,11 @@ class SerialEngine(Engine):
             yield self._clients.fit(client, number)
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], save_to: Path | None
+        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
     ) -> Iterator[Personal]:
         self._clients.receive(shared)
         for client in clients:
-            yield self._clients.personalize(client, save_to)
+            yield self._clients.personalize(client, number, save_to)
 
     def probe(self, shared: Params) -> float | None:
         self._clients.receive(shared)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,7 +11,7 @@ from torch import nn
 
 from repper.batches import batches
 from repper.edge.saved_head import Array
-from repper.heads.head import Head
+from repper.heads.head import Fitted, Head
 
 LEAST_STEPS = 100
 LEAST_EPOCHS = 10
@@ -25,7 +27,8 @@ class DescentHead(Head):
     weight_decay: float
     random_state: int
 
-    def _train(self, network: nn.Module, x: Array, codes: NDArray[np.int64]) -> None:
+    def _train(self, network: nn.Module, x: Array, codes: NDArray[np.int64]) -> Iterator[None]:
+        """Train the network in place; every epoch's end is a stop."""
         random = torch.Generator().manual_seed(self.random_state)
         features, labels = torch.tensor(x), torch.tensor(codes)
         steps = len(list(batches(len(x), self.batch, random)))
@@ -43,6 +46,7 @@ class DescentHead(Head):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(network(features[rows]), labels[rows]).backward()
                 optimizer.step()
+            yield
 
 
 class LinearHead(DescentHead):
@@ -66,16 +70,24 @@ class LinearHead(DescentHead):
         self.weight_decay = weight_decay
         self.random_state = random_state
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
-        layer = nn.Linear(x.shape[1], len(self.classes_))
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         # The problem is convex: starting from zero is as good as anywhere, and needs no draw.
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
-        self._train(layer, x, codes)
-        return "linear", {
-            "weight": layer.weight.detach().numpy(),
-            "bias": layer.bias.detach().numpy(),
-        }
+        count = len(self.classes_)
+        zero = np.zeros((count, x.shape[1]), np.float32), np.zeros(count, np.float32)
+        for weight, bias in self.continued(zero, x, codes):
+            yield "linear", {"weight": weight, "bias": bias}
+
+    def continued(
+        self, start: tuple[Array, Array], x: Array, labels: NDArray[np.int64]
+    ) -> Iterator[tuple[Array, Array]]:
+        """Train a layer further that has a weight (classes, d) and a bias, epoch by epoch."""
+        classes, features = start[0].shape
+        layer = nn.Linear(features, classes)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(start[0]))
+            layer.bias.copy_(torch.from_numpy(start[1]))
+        for _ in self._train(layer, x, labels):
+            yield layer.weight.detach().numpy(), layer.bias.detach().numpy()
 
 
 class MLPHead(DescentHead):
@@ -101,15 +113,18 @@ class MLPHead(DescentHead):
         self.weight_decay = weight_decay
         self.random_state = random_state
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
             first = nn.Linear(x.shape[1], self.hidden)
             last = nn.Linear(self.hidden, len(self.classes_))
-        self._train(nn.Sequential(first, nn.ReLU(), last), x, codes)
-        return "mlp", {
-            "hidden_weight": first.weight.detach().numpy(),
-            "hidden_bias": first.bias.detach().numpy(),
-            "weight": last.weight.detach().numpy(),
-            "bias": last.bias.detach().numpy(),
-        }
+        for _ in self._train(nn.Sequential(first, nn.ReLU(), last), x, codes):
+            yield (
+                "mlp",
+                {
+                    "hidden_weight": first.weight.detach().numpy(),
+                    "hidden_bias": first.bias.detach().numpy(),
+                    "weight": last.weight.detach().numpy(),
+                    "bias": last.bias.detach().numpy(),
+                },
+            )

@@ -8,7 +8,7 @@ same, to the bit.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from repper.edge.saved_head import Array, SavedHead
 
+Fitted = tuple[str, dict[str, Array]]
+"""A SavedHead's shape and arrays."""
+
 
 class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What every head does around its own way of fitting."""
@@ -27,6 +30,12 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit on features (n, d) and labels (n,)."""
+        for _ in self.fits(X, y):
+            pass
+        return self
+
+    def fits(self, X: ArrayLike, y: ArrayLike) -> Iterator[Self]:
+        """Fit step by step: this head after every epoch, or once if it knows no epochs."""
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -35,21 +44,21 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         # images would be blown up otherwise.
         deviation = float(np.sqrt(((x - self.mean_) ** 2).mean()))
         self.scale_ = np.float32(deviation if deviation > 1e-12 else 1.0)
+        scaling = {"mean": self.mean_, "scale": np.atleast_1d(self.scale_)}
+        for shape, arrays in self._steps((x - self.mean_) / self.scale_, codes):
+            self.shape_ = shape
+            self.arrays_ = scaling | {n: np.asarray(a, np.float32) for n, a in arrays.items()}
+            yield self
+
+    def _steps(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         if len(self.classes_) == 1:
-            shape, arrays = "linear", {"weight": np.zeros((1, x.shape[1])), "bias": np.zeros(1)}
+            yield "linear", {"weight": np.zeros((1, x.shape[1])), "bias": np.zeros(1)}
         else:
-            shape, arrays = self._fit((x - self.mean_) / self.scale_, codes)
-        self.shape_ = shape
-        self.arrays_ = {
-            "mean": self.mean_,
-            "scale": np.atleast_1d(self.scale_),
-            **{name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()},
-        }
-        return self
+            yield from self._fit(x, codes)
 
     @abstractmethod
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
-        """Fit on scaled features and labels 0, 1, ..; return a SavedHead's shape and arrays."""
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
+        """Fit on scaled features and labels 0, 1, ..; yield the result after every epoch."""
 
     def decision_function(self, X: ArrayLike) -> Array:
         """A score per image and class; for two classes, as scikit-learn has it, one column."""

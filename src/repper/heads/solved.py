@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, LinearSVC
 
 from repper.edge.saved_head import Array
-from repper.heads.head import Head
+from repper.heads.head import Fitted, Head
 
 
 def _linear_arrays(model: LogisticRegression | LinearSVC) -> dict[str, Array]:
@@ -40,10 +40,10 @@ class LogisticHead(Head):
     def __init__(self, c: float = 1.0) -> None:
         self.c = c
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         with _stopping_early_is_fine():
             model = LogisticRegression(C=self.c, max_iter=2000).fit(x, codes)
-        return "linear", _linear_arrays(model)
+        yield "linear", _linear_arrays(model)
 
 
 class SVMHead(Head):
@@ -55,12 +55,16 @@ class SVMHead(Head):
         self.c = c
         self.kernel = kernel
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> tuple[str, dict[str, Array]]:
-        if self.kernel == "linear":
-            # The primal solver: unlike the dual one it draws no random numbers.
-            with _stopping_early_is_fine():
-                model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
-            return "linear", _linear_arrays(model)
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
+        yield self._linear(x, codes) if self.kernel == "linear" else self._rbf(x, codes)
+
+    def _linear(self, x: Array, codes: NDArray[np.int64]) -> Fitted:
+        # The primal solver: unlike the dual one it draws no random numbers.
+        with _stopping_early_is_fine():
+            model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
+        return "linear", _linear_arrays(model)
+
+    def _rbf(self, x: Array, codes: NDArray[np.int64]) -> Fitted:
         # Features are scaled to unit variance on average, so this is scikit-learn's gamma="scale".
         gamma = 1 / x.shape[1]
         columns = np.zeros((len(self.classes_), len(x)))

@@ -14,5 +14,13 @@ METHODS: Registry[type[Method]] = Registry(
     {
         "repper": "repper.methods.repper:RepPer",
         "fedavg": "repper.methods.fedavg:FedAvg",
+        "fedprox": "repper.methods.fedavg:FedProx",
+        "lg-fedavg": "repper.methods.halves:LGFedAvg",
+        "fedrep": "repper.methods.halves:FedRep",
+        "fedper": "repper.methods.halves:FedPer",
+        "fedbabu": "repper.methods.halves:FedBABU",
+        "ditto": "repper.methods.ditto:Ditto",
+        "local": "repper.methods.bounds:Local",
+        "central": "repper.methods.bounds:Central",
     },
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from repper.encoders.encoder import EncoderSpec
+from repper.encoders.encoder import Encoder, EncoderSpec
+from repper.params import Params, params_of, select
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A pure function of the network's outputs and the labels, one row per view."""
@@ -19,16 +20,27 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Phase:
-    """Some epochs in which the parameters that `moves` names go down `loss`.
+    """Some epochs in which the parameters that `moves` names go down `loss`; the rest is frozen.
 
     Each image is shown as `views` augmented views at once; outputs and labels are then stacked view
-    by view.
+    by view. `pull` is the weight of a proximal term towards the parameters that the server sent.
+    With `personal`, the client's own copy of the network is trained instead of the shared one.
     """
 
     moves: Callable[[str], bool]
     epochs: int
     loss: Loss
     views: int = 1
+    pull: float = 0.0
+    personal: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which share of the clients takes part in each round, and how many rounds there are."""
+
+    participation: float
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,10 @@ class Method(ABC):
 
     personalize: ClassVar[str]
     """What its clients do last unless the user says otherwise."""
+    personal_copy: ClassVar[bool] = False
+    """Whether a client has a network of its own, `personal.*`, beside the one that travels."""
+    pooled: ClassVar[bool] = False
+    """Whether all images lie in one place, and nothing has to travel."""
 
     @abstractmethod
     def top(self, features: int, classes: int) -> dict[str, nn.Module]:
@@ -50,11 +66,64 @@ class Method(ABC):
     def phases(self) -> tuple[Phase, ...]:
         """What a client of the cohort does in a round, in order."""
 
+    def schedule(self, asked: Schedule) -> Schedule:
+        """Who trains when, for settings that ask for `asked`."""
+        return asked
 
-def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) -> nn.Sequential:
-    """The method's network, `encoder.*` and what follows it, with initial values from `seed`."""
+    def private(self, name: str) -> bool:
+        """Whether a client keeps its own value of this parameter from one round to the next."""
+        return not self.shared(name) and any(phase.moves(name) for phase in self.phases())
+
+
+@dataclass(frozen=True)
+class ClassifierMethod(Method):
+    """A method whose network ends in a linear head over all classes."""
+
+    personalize: ClassVar[str] = "keep"
+
+    def top(self, features: int, classes: int) -> dict[str, nn.Module]:
+        return {"head": nn.Linear(features, classes)}
+
+
+@final
+class Network(nn.Module):
+    """`encoder.*` and what follows it; with `personal.*`, a client's own copy of both."""
+
+    def __init__(self, encoder: Encoder, top: dict[str, nn.Module], personal_copy: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        for name, layer in top.items():
+            self.add_module(name, layer)
+        self._top = tuple(top)
+        if personal_copy:
+            self.personal = Network(copy.deepcopy(encoder), copy.deepcopy(top), False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.encoder(images)
+        for name in self._top:
+            outputs = self.get_submodule(name)(outputs)
+        return outputs
+
+    @property
+    def own(self) -> Network:
+        """The network that a client answers with: its own copy where it has one."""
+        return cast(Network, getattr(self, "personal", self))
+
+    @property
+    def linear_head(self) -> nn.Linear | None:
+        """The linear head that the method trains, if it trains one."""
+        return cast(nn.Linear | None, self._modules.get("head"))
+
+
+def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) -> Network:
+    """The method's network with initial values from `seed`."""
     encoder = spec.build(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 1)
         top = method.top(encoder.features, classes)
-    return nn.Sequential(OrderedDict[str, nn.Module](encoder=encoder, **top))
+    return Network(encoder, top, method.personal_copy)
+
+
+def unshared(method: Method, network: Network) -> Params:
+    """The parameters that never travel: private ones, and those that are never trained."""
+    return select(params_of(network), lambda name: not method.shared(name))
