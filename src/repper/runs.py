@@ -18,8 +18,16 @@ from repper.edge.saved_head import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score
+from repper.files import read_json
 from repper.params import digest, load_params
-from repper.run_folder import HEADS, read_result, read_rounds, read_run_config, read_scores
+from repper.run_folder import (
+    HEADS,
+    PARTITION,
+    read_result,
+    read_rounds,
+    read_run_config,
+    read_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,11 @@ class Run:
             Score(c, heads[c], *(counts[name][c] for name in ("n_train", "n", "correct")))
             for c in sorted(heads)
         ]
+
+    def client_names(self) -> list[str]:
+        """The names of the clients, if they have names: those of their folders."""
+        names: list[str] = read_json(self.folder / PARTITION)["settings"].get("names", [])
+        return names
 
     def rounds(self) -> list[dict[str, Any]]:
         """The log of every finished round."""
