@@ -10,6 +10,7 @@ from repper.datasets.fetch import Remote, fetch, unpack
 from repper.datasets.folder import Request, check_md5, counted, not_found
 from repper.datasets.hub import HubCopy
 from repper.datasets.image_folder import read_folder
+from repper.datasets.shape import shaped
 from repper.errors import RepperError
 
 SITE = "https://datashare.ed.ac.uk/"
@@ -42,6 +43,7 @@ def cinic10(request: Request) -> Dataset:
         name="cinic10",
         image_size=request.image_size or 32,
         skip_unreadable=request.skip_unreadable,
+        divided=True,
         of=SIZES,
     )
     if data.classes != CIFAR10:
@@ -49,7 +51,7 @@ def cinic10(request: Request) -> Dataset:
             f"{folder} is not CINIC-10: its classes are {', '.join(data.classes[:10])}, "
             f"not those of CIFAR-10"
         )
-    return data
+    return shaped(data, 3, data.size)
 
 
 def _find(folders: list[Path]) -> Path | None:

@@ -40,19 +40,21 @@ def read_folder(
     test_share: float = 0.2,
     skip_unreadable: bool = False,
     name: str | None = None,
+    divided: bool = False,
     of: tuple[int, int] | None = None,
 ) -> Dataset:
     """The images of `<class>/*`, or of `<client>/<class>/*`, with or without train/ and test/.
 
     Without test/, `test_share` of each class (of each client) is kept for testing: always the same
-    images, because their names decide. `of` are the numbers of images of the whole data set.
+    images, because their names decide. `divided` says that there are train/ and test/, whatever
+    lies beside them; `of` are the numbers of images of the whole data set.
     """
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise RepperError(f"the folder of images {folder} {what}")
     folder = folder.absolute()
     try:
-        items = _by_client(folder) if by_client else list(_by_class(folder))
+        items = _by_client(folder) if by_client else list(_by_class(folder, divided=divided))
     except OSError as error:
         raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
     if not items:
@@ -103,12 +105,12 @@ def _by_client(folder: Path) -> list[Item]:
     return items
 
 
-def _by_class(folder: Path, client: str = "") -> Iterator[Item]:
+def _by_class(folder: Path, client: str = "", divided: bool = False) -> Iterator[Item]:
     names, images = _listed(folder)
     if not names:
         found = f"{len(images)} images but no class folders" if images else "no folders of images"
         raise RepperError(f"{folder} holds {found}: put the images of each class into a folder")
-    if not _divides(names):
+    if not divided and not _divides(names):
         yield from _classes_in(folder, "", client)
         return
     by_part = {name.lower(): name for name in names}

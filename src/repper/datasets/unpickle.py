@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
     Text of Python 2, which wrote CIFAR's batches, comes out as text.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, warnings.catch_warnings():
+            # Newer versions of numpy warn of how older ones, of Python 2, wrote down a type.
+            warnings.simplefilter("ignore")
             content = _ArraysOnly(file, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise RepperError(f"{path} is not a pickle of arrays: {error}") from error
