@@ -160,6 +160,16 @@ def test_bad_input_gets_one_sentence_and_writes_nothing(repper, tmp_path, argume
     assert os.listdir(tmp_path) == []
 
 
+def test_a_switch_takes_no_value_and_a_toml_file_can_set_it(repper, tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "x.png").write_text("no image")
+    (tmp_path / "on.toml").write_text('data = "photos"\nskip-unreadable = true\n')
+    lost = "class 'a' has no image that can be read"
+    assert lost in repper("run", "--config", "on.toml").stderr
+    assert lost in repper("partition", "--data", "photos", "--skip-unreadable").stderr
+    assert "a/x.png" in repper("partition", "--data", "photos").stderr
+
+
 def test_debug_shows_the_traceback_too(repper):
     process = repper("run", "--data", "digit", "--debug")
     assert process.returncode == 2

@@ -154,6 +154,17 @@ def test_an_unreadable_image_is_named_or_left_out(root):
     data = load(root, skip_unreadable=True)
     assert len(data.train) + len(data.test) == 7
     assert data.note == "5 train and 2 test images, 1 unreadable left out"
+    for number in range(4):
+        (root / "b" / f"{number}.png").write_text("hello")
+    with pytest.raises(RepperError, match="class 'b' has no image that can be read"):
+        load(root, skip_unreadable=True)
+
+
+def test_left_out_images_are_the_unreadable_ones(root):
+    fill(root / "a", 4)
+    fill(root / "b", 4)
+    (root / "b" / "2.png").write_text("hello")
+    data = load(root, skip_unreadable=True)
     assert 102 not in np.concatenate([s.images[s.labels == 1] for s in (data.train, data.test)])
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from repper.datasets.folder import cache_folder
 from repper.datasets.images import read_images
@@ -38,11 +38,11 @@ def read_files(
     """What `read_images` gives for files below `root`, from the cache if none has changed."""
     cached = cache_folder() / "decoded" / f"{_key(root, files, size)}.safetensors"
     try:
-        arrays = load(cached.read_bytes())
-        images, unreadable, check = (arrays[n] for n in ("images", "unreadable", "check"))
+        with safe_open(cached, framework="numpy") as file:
+            images, unreadable, check = map(file.get_tensor, ("images", "unreadable", "check"))
         if int(check[0]) == zlib.crc32(images.data) and len(images) == len(files):
             return images, unreadable
-    except (OSError, SafetensorError, KeyError, ValueError):
+    except (OSError, SafetensorError, ValueError):
         pass  # not there, or damaged
     images, unreadable = read_images([file.path for file in files], size)
     check = np.array([zlib.crc32(images.data)], np.int64)

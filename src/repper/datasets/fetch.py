@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import ssl
 import sys
 import tarfile
 import tempfile
@@ -23,6 +24,13 @@ TIMEOUT = 30.0
 """Seconds without a byte after which a server is given up."""
 BLOCK = 1 << 18
 SECONDS_BETWEEN_LINES = 10.0
+NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ssl.SSLError,
+    ConnectionError,
+    TimeoutError,
+)
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,8 @@ def _from_any(remote: Remote, part: Path) -> None:
         for address in remote.addresses:
             try:
                 return _transfer(address, part, show)
-            except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+            except NETWORK_ERRORS as error:
                 failures.append(f"{address}: {_reason(error)}")
-            except ConnectionError as error:
-                failures.append(f"{address}: {error.strerror or error}")
     kept = f" ({part.stat().st_size} bytes are kept, try again to go on)" if part.is_file() else ""
     raise RepperError(f"cannot download {remote.name} from {'; nor from '.join(failures)}{kept}")
 
@@ -81,6 +87,7 @@ def _transfer(address: str, part: Path, show: Callable[[int, int | None], None])
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # all of it is here already; the checksum will tell
         raise
@@ -90,8 +97,7 @@ def _transfer(address: str, part: Path, show: Callable[[int, int | None], None])
         ).startswith(f"bytes {have}-")
         if not goes_on:
             have = 0  # this server sends the whole file again
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
+        total = None if answer.length is None else have + answer.length
         with part.open("ab" if goes_on else "wb") as file:
             while block := answer.read(BLOCK):
                 file.write(block)
@@ -109,7 +115,7 @@ def _reason(error: Exception) -> str:
         return f"no connection ({getattr(cause, 'strerror', None) or cause})"
     if isinstance(error, http.client.IncompleteRead):
         return f"the connection ended with {error.expected} bytes to go"
-    return str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 @contextmanager

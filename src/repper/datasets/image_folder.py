@@ -66,7 +66,7 @@ def read_folder(
             f"read (--skip-unreadable leaves such images out)"
         )
     train, test = _divided(items, set(unreadable.tolist()), test_share, by_client)
-    classes = _classes(folder, [items[row] for row in train], [items[row] for row in test])
+    classes = _classes(folder, items, train, test)
     clients = tuple(sorted({item.client for item in items})) if by_client else ()
     label = {name: number for number, name in enumerate(classes)}
     owner = {name: number for number, name in enumerate(clients)}
@@ -196,8 +196,12 @@ def _check_clients(items: Sequence[Item], train: list[int], test: list[int]) -> 
             )
 
 
-def _classes(folder: Path, train: Sequence[Item], test: Sequence[Item]) -> tuple[str, ...]:
-    known, tested = ({item.label for item in part} for part in (train, test))
+def _classes(
+    folder: Path, items: Sequence[Item], train: list[int], test: list[int]
+) -> tuple[str, ...]:
+    known, tested = ({items[row].label for row in rows} for rows in (train, test))
+    if lost := sorted({item.label for item in items} - known - tested):
+        raise RepperError(f"class {lost[0]!r} has no image that can be read in {folder}")
     if unknown := sorted(tested - known):
         raise RepperError(
             f"unknown class {unknown[0]!r}: {folder} has images to test on but none to learn from"
