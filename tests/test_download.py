@@ -115,11 +115,12 @@ def test_a_broken_download_is_kept_and_goes_on(tmp_path, server):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_server_that_ignores_ranges_sends_all_again(tmp_path, server):
+def test_a_server_that_ignores_ranges_sends_all_again(tmp_path, server, capsys):
     server.ranges = False
-    (tmp_path / "file.part").write_bytes(CONTENT[:1000])
+    (tmp_path / "file.part").write_bytes(CONTENT[:300_000])
     assert fetch.fetch(server.remote(), tmp_path).read_bytes() == CONTENT
-    assert server.asked == [("/file", "bytes=1000-")]
+    assert server.asked == [("/file", "bytes=300000-")]
+    assert capsys.readouterr().err == "file: 0.7 of 0.7 MB\n"
 
 
 def test_a_part_that_is_whole_is_taken(tmp_path, server):
