@@ -68,7 +68,9 @@ def test_the_edge_needs_no_torch():
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_is_unpickled(path):
-    names = set(imports(path))
+    # One file may, and tests/test_cifar.py shows what it refuses.
+    allowed = {"pickle"} if path == ROOT / "datasets" / "unpickle.py" else set()
+    names = set(imports(path)) - allowed
     assert not names & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
     text = path.read_text()
     assert "torch.load" not in text

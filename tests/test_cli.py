@@ -130,7 +130,11 @@ BAD = {
     "--partition shard": "unknown partition 'shard', did you mean 'shards'?",
     "--init nowhere": "there is no file nowhere",
     "--config none.toml": "cannot read none.toml: No such file or directory",
-    "--data cifar10 --data-dir nowhere": "no train-*.parquet in nowhere/cifar10/plain_text",
+    "--data cifar10 --data-dir nowhere": "cifar10 is neither in nowhere/cifar10 nor in nowhere: fetch it with --download",
+    "--data my/images": "the folder of images my/images does not exist",
+    "--data digits --partition folders": "--partition folders is for a folder of images",
+    "--data . --download": "--download fetches data sets by name, but . is a folder of images",
+    "--test-share 1": "--test-share must be at most 0.9, got 1",
     "--alhpa 1": "unknown option --alhpa, did you mean --alpha?",
     "--alpha": "argument --alpha: expected one argument",
     "--resume --overwrite": "give one of them",
@@ -154,6 +158,16 @@ def test_bad_input_gets_one_sentence_and_writes_nothing(repper, tmp_path, argume
     assert len(process.stderr.splitlines()) == 1
     assert process.stdout == ""
     assert os.listdir(tmp_path) == []
+
+
+def test_a_switch_takes_no_value_and_a_toml_file_can_set_it(repper, tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "x.png").write_text("no image")
+    (tmp_path / "on.toml").write_text('data = "photos"\nskip-unreadable = true\n')
+    lost = "class 'a' has no image that can be read"
+    assert lost in repper("run", "--config", "on.toml").stderr
+    assert lost in repper("partition", "--data", "photos", "--skip-unreadable").stderr
+    assert "a/x.png" in repper("partition", "--data", "photos").stderr
 
 
 def test_debug_shows_the_traceback_too(repper):

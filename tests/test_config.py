@@ -93,6 +93,23 @@ def test_mistakes_in_toml_are_named(tmp_path, text, message):
         from_toml(tmp_path, text)
 
 
+def test_a_switch_is_true_or_false(tmp_path):
+    assert Config().skip_unreadable is False
+    assert from_toml(tmp_path, "skip-unreadable = true").skip_unreadable is True
+    assert from_toml(tmp_path, "skip-unreadable = false").skip_unreadable is False
+    for wrong in ("1", "'true'", "0.0"):
+        with pytest.raises(RepperError, match="--skip-unreadable must be true or false, got"):
+            from_toml(tmp_path, f"skip-unreadable = {wrong}")
+
+
+@pytest.mark.parametrize(
+    ("data", "start"),
+    [("my/photos", "photos-repper-"), ("~/x", "x-repper-"), ("../photos/", "photos-repper-")],
+)
+def test_a_run_on_a_folder_is_named_after_it(data, start):
+    assert Config(data=data).name().startswith(start)
+
+
 def test_numbers_of_numpy_are_numbers():
     config = Config(rounds=np.int64(3), alpha=np.float32(0.5), lr=1)
     assert (config.rounds, config.alpha, config.lr) == (3, 0.5, 1.0)
@@ -120,6 +137,8 @@ def test_written_settings_are_read_back(tmp_path):
 def test_where_a_run_runs_is_not_part_of_what_it_is():
     base = Config().identity()
     assert Config(engine="serial", workers=3, rounds=99, out="x", data_dir="y").identity() == base
+    assert Config(download=True).identity() == base
+    assert Config(image_size=16).identity() != base
     assert Config(seed=1).identity() != base
     assert Config(overrides={1: {"personalize": "svm"}}).identity() != base
 

@@ -133,6 +133,11 @@ def _add_settings(parser: Parser, names: list[str]) -> None:
         option = OPTIONS[name]
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
+        if option.kind is bool:
+            groups[option.group].add_argument(
+                f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
+            )
+            continue
         default = f" (default: {option.default})" if option.default is not None else ""
         groups[option.group].add_argument(
             f"--{option.key}",
@@ -172,12 +177,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _partition(options: argparse.Namespace) -> int:
-    from repper.datasets import load
-
     path = Path(options.out)
     options.out = None
     config = Config(**_settings(options))
-    data = load(config.data, config.data_dir)
+    data = config.load_data()
     partition = config.build_partition(data)
     if path.suffix.lower() == ".json":
         partition.save(path, data)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.datasets import DATASETS, Dataset
+from repper.datasets import DATASETS, Dataset, load
 from repper.encoders import ENCODERS, NORMS
 from repper.engines import ENGINES
 from repper.errors import RepperError, nearest, unknown
 from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.options import option, options_of
-from repper.partition import Partition, read_partition, split
+from repper.partition import Partition, by_folders, read_partition, split
 from repper.personalize import (
     FINETUNE,
     KEEP,
@@ -56,12 +56,28 @@ def _how(default: Any, help: str, **limits: Any) -> Any:
 class Config:
     """Every setting of a run. A setting's flag and TOML key is its name with `-` for `_`."""
 
-    data: str = _data("digits", f"data set: {', '.join(DATASETS)}")
+    data: str = _data("digits", f"data set: {', '.join(DATASETS)}, or a folder of images")
     data_dir: str | None = _data(
         None, "folder of data sets (default: REPPER_DATA, else ~/.cache/repper)"
     )
+    download: bool = _data(False, "fetch the data set into its folder if it is not there")
+    image_size: int | None = _data(
+        None,
+        "side in pixels that images are resized to (default: a data set's own, 32 for a folder)",
+        least=1,
+        most=4096,
+    )
+    train_images: int | None = _data(
+        None, "use only so many training images, a fixed part of each class", least=1
+    )
+    test_share: float = _data(
+        0.2, "share of the images to test on, where a folder has no test/", above=0, most=0.9
+    )
+    skip_unreadable: bool = _data(False, "leave out images that cannot be read")
     partition: str = _data(
-        "dirichlet", "how clients differ: dirichlet, iid, shards, or a manifest (.json)"
+        "dirichlet",
+        "how clients differ: dirichlet, iid, shards, folders (one per client, in a folder of "
+        "images), or a manifest (.json)",
     )
     clients: int = _data(20, "number of clients", least=1)
     alpha: float = _data(0.5, "Dirichlet concentration: smaller is more skewed", above=0)
@@ -222,6 +238,19 @@ class Config:
             raise RepperError("--stage1-clients names no client")
         return tuple(listed)
 
+    def load_data(self) -> Dataset:
+        """The data set that the settings name."""
+        return load(
+            self.data,
+            self.data_dir,
+            image_size=self.image_size,
+            by_client=by_folders(self.partition),
+            download=self.download,
+            skip_unreadable=self.skip_unreadable,
+            test_share=self.test_share,
+            train_images=self.train_images,
+        )
+
     def build_partition(self, data: Dataset) -> Partition:
         """The partition that the settings name: a kind, or a manifest to repeat."""
         if self.partition.endswith(".json"):
@@ -287,14 +316,15 @@ class Config:
 
         More rounds continue a run; where and on how many processes it runs changes no bit of it.
         """
-        free = {"rounds", "engine", "workers", "out", "data-dir"}
+        free = {"rounds", "engine", "workers", "out", "data-dir", "download"}
         return {key: value for key, value in self.to_toml().items() if key not in free}
 
     def name(self) -> str:
         """A folder name for this run: the same settings have the same name."""
         text = json.dumps(self.identity() | {"rounds": self.rounds}, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return "-".join(filter(None, [self.data, self.method, self.personalize, short]))
+        data = self.data if self.data in DATASETS else Path(self.data).expanduser().resolve().name
+        return "-".join(filter(None, [data, self.method, self.personalize, short]))
 
 
 OPTIONS = options_of(Config)

@@ -15,7 +15,6 @@ import torch
 
 from repper import run_folder
 from repper.config import Config
-from repper.datasets import load
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.engines import ENGINES
@@ -95,7 +94,7 @@ def execute(
         device=resolve_device(config.device),
         personalize=config.personalize_as(-1),
     )
-    data = data or load(config.data, config.data_dir)
+    data = data or config.load_data()
     if partition is None:
         partition = config.build_partition(data)
         config = replace(config, clients=partition.clients)

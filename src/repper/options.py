@@ -35,13 +35,14 @@ class Option:
 
     @property
     def _expected(self) -> str:
-        return {int: "a whole number", float: "a number", str: "text"}[self.kind]
+        names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        return names[self.kind]
 
     def parse(self, text: str) -> Any:
         """The value that the text of a flag means; its limits are for `check`."""
         try:
-            return self.kind(text)
-        except ValueError as error:
+            return _truth(text) if self.kind is bool else self.kind(text)
+        except (ValueError, KeyError) as error:
             raise RepperError(f"--{self.key} must be {self._expected}, got {text!r}") from error
 
     def check(self, value: Any) -> Any:
@@ -55,14 +56,14 @@ class Option:
             raise RepperError(f"--{self.key} holds a null character")
         if self.choices is not None and value not in (known := tuple(self.choices())):
             raise unknown(self.key.replace("-", " "), value, known)
-        if self.kind is not str:
+        if self.kind in (int, float):
             self._check_limits(value)
         return value
 
     def _plain(self, value: Any) -> Any:
         """Numbers of numpy, and whole numbers where any will do, as Python's own."""
         try:
-            if self.kind is not str and not isinstance(value, bool | str):
+            if self.kind in (int, float) and not isinstance(value, bool | str):
                 return self.kind(operator.index(value) if self.kind is int else float(value))
         except (TypeError, ValueError, OverflowError):
             pass
@@ -78,6 +79,10 @@ class Option:
             raise RepperError(f"--{self.key} must be above {self.above:g}, got {shown}")
         if value > self.most:
             raise RepperError(f"--{self.key} must be at most {self.most:g}, got {shown}")
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
 
 
 def option(default: Any, help: str, group: str, **limits: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Who holds which images: iid, Dirichlet and shards, and the manifest that repeats a partition."""
+"""Who holds which images: iid, Dirichlet, shards, real clients; and manifests that repeat it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from repper.seeds import Purpose, stream
 
 Rows = NDArray[np.int64]
 KINDS = ("dirichlet", "iid", "shards")
+FOLDERS = "folders"
 TRIES = 1000
 
 
@@ -101,6 +102,16 @@ def read_partition(path: Path, data: Dataset) -> Partition:
     return partition
 
 
+def by_folders(name: str) -> bool:
+    """Whether a partition, by its kind or its manifest, is that of a folder's own clients."""
+    if not name.endswith(".json"):
+        return name == FOLDERS
+    try:
+        return bool(read_json(Path(name))["settings"]["kind"] == FOLDERS)
+    except (RepperError, KeyError, TypeError):
+        return False  # `read_partition` will say what is wrong
+
+
 def _as_rows(listed: list[int]) -> Rows:
     return np.asarray(listed) if listed else np.zeros(0, np.int64)
 
@@ -122,12 +133,15 @@ def split(
       same draw divides train and test, so that each client is tested on its own class mix.
     - `iid`: at random, in equal parts.
     - `shards`: each client holds `classes_per_client` classes, each class in equal parts.
+    - `folders`: as the data set's own clients hold them; nothing is drawn.
 
     A draw that leaves a client with fewer than `min_train` or `min_test` images is drawn again, a
     bounded number of times, and then refused.
     """
+    if kind == FOLDERS:
+        return _by_owner(data)
     if kind not in KINDS:
-        raise unknown("partition", kind, KINDS)
+        raise unknown("partition", kind, (*KINDS, FOLDERS))
     if clients < 1:
         raise RepperError(f"clients must be at least 1, got {clients}")
     if not (np.isfinite(alpha) and alpha > 0):
@@ -174,6 +188,21 @@ def split(
         f"{min_test} test images: use fewer clients, a lower --min-train"
         + (f", or an --alpha above {alpha:g}" if kind == "dirichlet" else "")
     )
+
+
+def _by_owner(data: Dataset) -> Partition:
+    if data.owners is None:
+        raise RepperError(
+            f"partition 'folders' needs images that belong to clients, but {data.name!r} has none: "
+            f"load a folder of client folders with by_client=True"
+        )
+    train, test = (
+        tuple(np.flatnonzero(owners == client) for client in range(len(data.clients)))
+        for owners in data.owners
+    )
+    partition = Partition(train, test, {"kind": FOLDERS, "names": list(data.clients)})
+    partition.check(data)
+    return partition
 
 
 def _counts_by_share(

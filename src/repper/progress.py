@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -49,7 +50,6 @@ class Display:
                 TimeRemainingColumn(),
                 console=self._console,
             )
-            self._bars.start()
         return self
 
     def __exit__(
@@ -86,6 +86,7 @@ class Display:
         if event.finished_rounds:
             self._say(f"resuming after round {event.finished_rounds}")
         if self._bars is not None:
+            self._bars.start()
             self._stages = (
                 self._bars.add_task(
                     "stage 1 encoder",
@@ -130,12 +131,12 @@ def print_results(run: Run, console: Console | None = None) -> None:
     """The table per client, the summary, and where to find the rest."""
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     scores, result = run.scores(), run.result
-    console.print(_client_table(scores))
+    console.print(_client_table(scores, run.client_names()))
     console.print(_summary_table(result))
     console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
 
 
-def _client_table(scores: list[Score]) -> Table:
+def _client_table(scores: list[Score], names: list[str]) -> Table:
     title = "Accuracy per client (%)"
     if len(scores) > CLIENTS_SHOWN:
         title += f", the {CLIENTS_SHOWN} worst of {len(scores)}; all are in clients.parquet"
@@ -143,7 +144,7 @@ def _client_table(scores: list[Score]) -> Table:
             :CLIENTS_SHOWN
         ]
     table = Table(title=title, title_justify="left")
-    table.add_column("client", justify="right")
+    table.add_column("client", justify="left" if names else "right")
     table.add_column("head")
     for column in (
         "train",
@@ -158,7 +159,8 @@ def _client_table(scores: list[Score]) -> Table:
     for s in scores:
         figures = (s.accuracy, s.balanced, s.head_classes, s.tail_classes)
         counts = (s.train.sum(), np.count_nonzero(s.train), s.tested.sum())
-        table.add_row(str(s.client), s.personalize, *map(str, counts), *map(_figure, figures))
+        client = escape(names[s.client]) if names else str(s.client)
+        table.add_row(client, s.personalize, *map(str, counts), *map(_figure, figures))
     return table
 
 

@@ -29,6 +29,9 @@ class Registry(Mapping[str, T]):
                 raise
             raise missing_extra(error.name, "train", f"{self._kind} {name!r}") from error
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

@@ -18,10 +18,12 @@ from repper.edge.saved_head import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score
+from repper.files import read_json
 from repper.params import Params, digest, load_params
 from repper.private import PrivateStore
 from repper.run_folder import (
     HEADS,
+    PARTITION,
     PRIVATE,
     read_curves,
     read_result,
@@ -88,6 +90,11 @@ class Run:
         for client, *point in zip(*columns.values(), strict=True):
             found.setdefault(client, []).append((point[0], point[1]))
         return found
+
+    def client_names(self) -> list[str]:
+        """The names of the clients, if they have names: those of their folders."""
+        names: list[str] = read_json(self.folder / PARTITION)["settings"].get("names", [])
+        return names
 
     def rounds(self) -> list[dict[str, Any]]:
         """The log of every finished round."""

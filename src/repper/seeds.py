@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     HEAD = 5
     VALIDATION = 6
     PROBE = 7
+    DATA_PART = 20
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -1,31 +1,83 @@
-"""Data sets by name."""
+"""Data sets by name, and folders of images."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from repper.datasets.dataset import Dataset, Split
+from repper.datasets.folder import Request, data_folder
+from repper.errors import RepperError, unknown
 from repper.registry import Registry
 
-DATASETS: Registry[Callable[[Path], Dataset]] = Registry(
+DATASETS: Registry[Callable[[Request], Dataset]] = Registry(
     "data set",
     {
         "digits": "repper.datasets.digits:digits",
         "cifar10": "repper.datasets.cifar:cifar10",
         "cifar100": "repper.datasets.cifar:cifar100",
+        "cinic10": "repper.datasets.cinic:cinic10",
+        "fashion-mnist": "repper.datasets.fashion:fashion_mnist",
     },
 )
 
 __all__ = ["DATASETS", "Dataset", "Split", "load"]
 
 
-def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Load a data set by name; `data_dir` holds those that do not come with a library.
+def load(
+    name: str | Path,
+    data_dir: Path | str | None = None,
+    *,
+    image_size: int | None = None,
+    by_client: bool = False,
+    download: bool = False,
+    skip_unreadable: bool = False,
+    test_share: float = 0.2,
+    train_images: int | None = None,
+) -> Dataset:
+    """Load a data set by its name, or a folder of images.
 
-    Without it, the folder is the one in the environment variable REPPER_DATA, or else
-    `~/.cache/repper`.
+    `data_dir` holds the named sets; without it, the folder is the one in the environment variable
+    REPPER_DATA, or else `~/.cache/repper`. With `download`, a set that is not there is fetched.
+    `image_size` resizes the images (else a named set keeps its own size, and a folder's become 32
+    x 32), and `train_images` takes a fixed part of them. For a folder, `by_client` says that it
+    holds a folder per client, and `test_share` how much to test on where there is no test/.
     """
-    from repper.datasets.folder import data_folder
+    from repper.datasets.shape import part_of, shaped
 
-    return DATASETS[name](data_folder(data_dir))
+    if name in DATASETS:
+        if by_client:
+            raise RepperError(f"--partition folders is for a folder of images, not for {name!r}")
+        request = Request(data_folder(data_dir), image_size, download, skip_unreadable)
+        data = DATASETS[str(name)](request)
+        data = shaped(data, data.channels, image_size or data.size)
+    else:
+        data = _own(name, image_size or 32, by_client, download, skip_unreadable, test_share)
+    return data if train_images is None else part_of(data, train_images)
+
+
+def _own(
+    name: str | Path,
+    image_size: int,
+    by_client: bool,
+    download: bool,
+    skip_unreadable: bool,
+    test_share: float,
+) -> Dataset:
+    folder = Path(name).expanduser()
+    looks_like_path = os.sep in str(name) or str(name).startswith((".", "~"))
+    if not (looks_like_path or isinstance(name, Path) or folder.is_dir()):
+        error = unknown("data set", name, DATASETS)
+        raise RepperError(f"{str(error).removesuffix(')')}, or a folder of images)")
+    if download:
+        raise RepperError(f"--download fetches data sets by name, but {name} is a folder of images")
+    from repper.datasets.image_folder import read_folder
+
+    return read_folder(
+        folder,
+        image_size=image_size,
+        by_client=by_client,
+        test_share=test_share,
+        skip_unreadable=skip_unreadable,
+    )

@@ -36,7 +36,8 @@ class Dataset:
     """Images to learn from and images to test on, with the names of their classes.
 
     `flip` says whether a mirrored image still shows its class (not so for digits). `note` tells a
-    reader what part of the original data set this is.
+    reader what part of the original data set this is. Where images belong to real clients,
+    `clients` names them and `owners` has the client of each training and each test image.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Dataset:
     test: Split
     flip: bool = True
     note: str = ""
+    clients: tuple[str, ...] = ()
+    owners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -75,6 +78,20 @@ class Dataset:
                 f"data set {self.name!r}: train images are {self.train.images.shape[1:]} "
                 f"but test images are {self.test.images.shape[1:]}"
             )
+
+        self._check_owners()
+
+    def _check_owners(self) -> None:
+        if bool(self.clients) != (self.owners is not None):
+            raise RepperError(f"data set {self.name!r}: clients and owners go together")
+        for owners, split in zip(self.owners or (), (self.train, self.test), strict=False):
+            if owners.shape != split.labels.shape or not (
+                0 <= owners.min() <= owners.max() < len(self.clients)
+            ):
+                raise RepperError(
+                    f"data set {self.name!r}: owners must name one of {len(self.clients)} clients "
+                    f"for each image"
+                )
 
     @property
     def channels(self) -> int:

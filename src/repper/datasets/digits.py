@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from repper.datasets.dataset import Dataset, Split
+from repper.datasets.folder import Request
 
 
-def digits(_data_dir: Path) -> Dataset:
+def digits(_request: Request) -> Dataset:
     """All digits, split once and for all into 1,437 to learn from and 360 to test on.
 
     The split is stratified and does not depend on a run's seed.

@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
+
+from repper.errors import RepperError
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a named data set is asked for; `repper.datasets.load` says what each part means."""
+
+    data_dir: Path
+    image_size: int | None = None
+    download: bool = False
+    skip_unreadable: bool = False
+
+    def folders(self, *names: str) -> list[Path]:
+        """Where a set of these names may lie: in folders so called, or right in the data folder."""
+        return [*(self.data_dir / name for name in names), self.data_dir]
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "repper"
 
 
 def data_folder(given: Path | str | None) -> Path:
@@ -12,5 +34,34 @@ def data_folder(given: Path | str | None) -> Path:
         return Path(given).expanduser()
     if named := os.environ.get("REPPER_DATA"):
         return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "repper"
+    return cache_folder()
+
+
+def not_found(name: str, request: Request) -> RepperError:
+    """The error for a named set that lies nowhere."""
+    return RepperError(
+        f"{name} is neither in {request.data_dir / name} nor in {request.data_dir}: fetch it with "
+        f"--download, put its files there (docs/data.md shows the layouts), or name another folder "
+        f"with --data-dir or REPPER_DATA"
+    )
+
+
+def md5(path: Path) -> str:
+    """The checksum that data sets are published with; it finds damage, not attacks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def check_md5(path: Path, expected: str) -> None:
+    if (found := md5(path)) != expected:
+        raise RepperError(
+            f"{path} is damaged or not the official file: its md5 is {found}, not {expected}; "
+            f"remove it and fetch it again"
+        )
+
+
+def counted(train: int, test: int, of: tuple[int, int] | None = None) -> str:
+    """A note that begins with the number of training images, and says if some are missing."""
+    if of is None or of == (train, test):
+        return f"{train} train and {test} test images"
+    return f"{train} of {of[0]} train and {test} of {of[1]} test images"

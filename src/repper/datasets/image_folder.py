@@ -1,0 +1,213 @@
+"""A folder of your own images, by class or by client and class."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repper.datasets.dataset import Dataset, Split
+from repper.datasets.decoded import ImageFile, read_files
+from repper.datasets.folder import counted
+from repper.errors import RepperError
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+PARTS = {"train", "test", "val", "valid", "validation"}
+"""A folder with no others, and with `train`, is divided already; only train and test are used."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image file and where it lies; `part` is train, test, or nothing if that is ours to say."""
+
+    file: ImageFile
+    client: str
+    part: str
+    label: str
+
+
+def read_folder(
+    folder: Path,
+    *,
+    image_size: int = 32,
+    by_client: bool = False,
+    test_share: float = 0.2,
+    skip_unreadable: bool = False,
+    name: str | None = None,
+    divided: bool = False,
+    of: tuple[int, int] | None = None,
+) -> Dataset:
+    """The images of `<class>/*`, or of `<client>/<class>/*`, with or without train/ and test/.
+
+    Without test/, `test_share` of each class (of each client) is kept for testing: always the same
+    images, because their names decide. `divided` says that there are train/ and test/, whatever
+    lies beside them; `of` are the numbers of images of the whole data set.
+    """
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise RepperError(f"the folder of images {folder} {what}")
+    folder = folder.absolute()
+    try:
+        items = _by_client(folder) if by_client else list(_by_class(folder, divided=divided))
+    except OSError as error:
+        raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
+    if not items:
+        raise RepperError(f"there are no images ({', '.join(ENDINGS)}) in the folders of {folder}")
+    images, unreadable = read_files(folder, [item.file for item in items], image_size)
+    if len(unreadable) and not skip_unreadable:
+        raise RepperError(
+            f"cannot read image {items[unreadable[0]].file.path}: it is not an image that can be "
+            f"read (--skip-unreadable leaves such images out)"
+        )
+    train, test = _divided(items, set(unreadable.tolist()), test_share, by_client)
+    classes = _classes(folder, items, train, test)
+    clients = tuple(sorted({item.client for item in items})) if by_client else ()
+    label = {name: number for number, name in enumerate(classes)}
+    owner = {name: number for number, name in enumerate(clients)}
+    note = counted(len(train), len(test), of)
+    if len(unreadable):
+        note += f", {len(unreadable)} unreadable left out"
+
+    def split(rows: list[int]) -> Split:
+        return Split(images[rows], np.array([label[items[row].label] for row in rows]))
+
+    def owners(rows: list[int]) -> NDArray[np.int64]:
+        return np.array([owner[items[row].client] for row in rows], np.int64)
+
+    return Dataset(
+        name or folder.resolve().name,
+        classes,
+        split(train),
+        split(test),
+        note=note,
+        clients=clients,
+        owners=(owners(train), owners(test)) if by_client else None,
+    )
+
+
+def _by_client(folder: Path) -> list[Item]:
+    clients, _ = _listed(folder)
+    items: list[Item] = []
+    for client in clients:
+        classes, images = _listed(folder / client)
+        if _divides(clients) or (images and not classes):
+            raise RepperError(
+                f"{folder / client} holds no class folders of a client: for a folder per class, "
+                f"not per client, leave out --partition folders"
+            )
+        items += _by_class(folder / client, client)
+    return items
+
+
+def _by_class(folder: Path, client: str = "", divided: bool = False) -> Iterator[Item]:
+    names, images = _listed(folder)
+    if not names:
+        found = f"{len(images)} images but no class folders" if images else "no folders of images"
+        raise RepperError(f"{folder} holds {found}: put the images of each class into a folder")
+    if not divided and not _divides(names):
+        yield from _classes_in(folder, "", client)
+        return
+    by_part = {name.lower(): name for name in names}
+    if "train" not in by_part:
+        raise RepperError(f"{folder} holds {names[0]} but no train: put both, or class folders")
+    for part in ("train", "test"):
+        if part in by_part:
+            yield from _classes_in(folder / by_part[part], part, client)
+
+
+def _divides(names: Sequence[str]) -> bool:
+    return bool(names) and {name.lower() for name in names} <= PARTS
+
+
+def _classes_in(folder: Path, part: str, client: str) -> Iterator[Item]:
+    names, _ = _listed(folder)
+    for name in names:
+        deeper, images = _listed(folder / name)
+        if deeper:
+            hint = "" if client else "; for a folder per client, use --partition folders"
+            raise RepperError(f"{folder / name} should hold images, but holds folders{hint}")
+        if not images and not client:
+            raise RepperError(f"class {name!r} has no images ({', '.join(ENDINGS)}) in {folder}")
+        yield from (Item(image, client, part, name) for image in images)
+
+
+def _listed(folder: Path) -> tuple[list[str], list[ImageFile]]:
+    """The names of the folders and the image files in a folder, in order, none of them hidden."""
+    names, images = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                names.append(entry.name)
+            elif entry.name.lower().endswith(ENDINGS):
+                state = entry.stat()
+                images.append(ImageFile(entry.path, state.st_size, state.st_mtime_ns))
+    return sorted(names), sorted(images, key=lambda image: image.path)
+
+
+def _divided(
+    items: Sequence[Item], left_out: set[int], test_share: float, by_client: bool
+) -> tuple[list[int], list[int]]:
+    """The rows to learn from and to test on, as the folders say or else by their names."""
+    train, test = [], []
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, item in enumerate(items):
+        if row not in left_out:
+            groups[item.client, item.label].append(row)
+    divided = {item.client for item in items if item.part == "test"}
+    for (client, label), rows in groups.items():
+        if client in divided:
+            test += [row for row in rows if items[row].part == "test"]
+            train += [row for row in rows if items[row].part == "train"]
+            continue
+        if len(rows) == 1 and not by_client:
+            raise RepperError(
+                f"class {label!r} has a single image, {items[rows[0]].file.path}: "
+                f"it needs one to learn from and one to test on"
+            )
+        # In an order that has nothing to do with the files, and that other files do not change.
+        rows.sort(key=lambda row: _place(items[row].file.path))
+        count = min(max(1, round(len(rows) * test_share)), len(rows) - 1)
+        test += rows[:count]
+        train += rows[count:]
+    _check_clients(items, train, test)
+    return sorted(train), sorted(test)
+
+
+def _place(path: str) -> bytes:
+    name = path.rpartition(os.sep)[2]
+    return hashlib.sha256(os.fsencode(name)).digest()
+
+
+def _check_clients(items: Sequence[Item], train: list[int], test: list[int]) -> None:
+    learns, tests = (Counter(items[row].client for row in rows) for rows in (train, test))
+    for client in sorted({item.client for item in items} - {""}):
+        if learns[client] < 2 or not tests[client]:
+            raise RepperError(
+                f"client {client!r} has {learns[client]} images to learn from and "
+                f"{tests[client]} to test on: it needs at least 2 and 1"
+            )
+
+
+def _classes(
+    folder: Path, items: Sequence[Item], train: list[int], test: list[int]
+) -> tuple[str, ...]:
+    known, tested = ({items[row].label for row in rows} for rows in (train, test))
+    if lost := sorted({item.label for item in items} - known - tested):
+        raise RepperError(f"class {lost[0]!r} has no image that can be read in {folder}")
+    if unknown := sorted(tested - known):
+        raise RepperError(
+            f"unknown class {unknown[0]!r}: {folder} has images to test on but none to learn from"
+        )
+    if untested := sorted(known - tested):
+        raise RepperError(f"class {untested[0]!r} has no images to test on in {folder}")
+    if len(known) < 2:
+        raise RepperError(f"{folder} has one class only, {min(known)!r}: a classifier needs two")
+    return tuple(sorted(known))
