@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from repper import __version__
 from repper.config import OPTIONS, Config, read_config
 from repper.errors import RepperError, missing_extra, nearest, unknown
+from repper.methods import METHODS
+from repper.options import Option
 
 JSON_KEYS = (
     "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
@@ -23,6 +25,7 @@ EXAMPLES = """examples:
   repper run
   repper run --data digits --clients 20 --alpha 0.1 --personalize svm --out my-run
   repper run --config my.toml --rounds 50 --resume
+  repper compare --methods repper+linear,fedavg,fedavg+finetune --seeds 3
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
 """
@@ -102,11 +105,21 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         return built[name]
 
     run = add("run", "learn an encoder across clients, then a head for each", _run)
-    run.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
-    _add_settings(run, list(OPTIONS))
-    run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
-    run.add_argument("--overwrite", action="store_true", help="replace the run in the folder")
-    run.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    _add_run_settings(run, list(OPTIONS))
+
+    compare = add("compare", "run several methods under equal conditions, into one table", _compare)
+    compare.add_argument(
+        "--methods", required=True, metavar="ROWS",
+        help=f"rows such as repper+linear,fedavg,fedavg+finetune (methods: {', '.join(METHODS)})",
+    )  # fmt: skip
+    compare.add_argument(
+        "--seeds", default="1", metavar="N", help="how many seeds, from --seed on (default: 1)"
+    )
+    compare.add_argument(
+        "--augment-for", metavar="METHOD=LEVEL,...",
+        help="another --augment for some methods, such as fedavg=none,fedprox=none",
+    )  # fmt: skip
+    _add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
 
     partition = add(
         "partition", "divide a data set among clients and draw who holds what", _partition
@@ -124,6 +137,15 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
     return parser, built
+
+
+def _add_run_settings(parser: Parser, names: list[str]) -> None:
+    """What every command takes that trains into a folder."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
+    _add_settings(parser, names)
+    parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
 
 
 def _add_settings(parser: Parser, names: list[str]) -> None:
@@ -153,13 +175,18 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
 
 
-def _run(options: argparse.Namespace) -> int:
-    settings = read_config(Path(options.config)) if options.config else {}
-    config = Config(**settings | _settings(options))
+def _config(options: argparse.Namespace, **defaults: Any) -> Config:
+    """The settings of a file, and of flags, which win; and the choice between going on and anew."""
     if options.resume and options.overwrite:
         raise RepperError(
             "--resume goes on with a run and --overwrite replaces it: give one of them"
         )
+    settings = read_config(Path(options.config)) if options.config else {}
+    return Config(**defaults | settings | _settings(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = _config(options)
     try:
         from repper.experiment import Finished, execute
         from repper.progress import Display, print_results
@@ -173,6 +200,28 @@ def _run(options: argparse.Namespace) -> int:
         if options.json:
             result = event.run.result
             print(json.dumps({key: result[key] for key in JSON_KEYS}))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    config = _config(options)
+    seeds = Option("", "", name="seeds", kind=int, least=1)
+    count = seeds.check(seeds.parse(options.seeds))
+    try:
+        from repper.compare import Compared, compare, rows_of
+        from repper.progress import Display, print_comparison
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "repper compare") from error
+    rows = rows_of(options.methods, options.augment_for)
+    with Display() as display:
+        for event in compare(
+            config, rows, count, resume=options.resume, overwrite=options.overwrite
+        ):
+            display.show(event)
+    if isinstance(event, Compared):
+        print_comparison(event.comparison)
+        if options.json:
+            print(json.dumps(event.comparison.as_dict()))
     return 0
 
 

@@ -115,7 +115,7 @@ def execute(
     )
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite and not resume)
-        if store and not resume:
+        if store and not (folder / run_folder.CONFIG).is_file():
             store.begin(own)
             bring_clients(config, store)
         checkpoint = _start_or_resume(folder, config, data, partition, shared)

@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from repper.compare import CellStarted, Compared
+from repper.comparison import Comparison, figure
 from repper.evaluate import Score
 from repper.experiment import ClientDone, Event, Finished, RoundDone, Started
 from repper.runs import Run
@@ -61,7 +63,7 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event | CellStarted | Compared) -> None:
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, RoundDone):
@@ -70,6 +72,17 @@ class Display:
             self._client(event)
         elif isinstance(event, Finished) and self._bars is None:
             self._say(f"finished: {event.run.folder}")
+        elif isinstance(event, CellStarted):
+            self._cell(event)
+
+    def _cell(self, event: CellStarted) -> None:
+        """Begin anew for the next run of a comparison."""
+        if self._bars is not None and self._stages is not None:
+            for task in self._stages:
+                self._bars.remove_task(task)
+        self._personalized = 0
+        how = ", trained before" if event.trained else ""
+        self._say(f"[{event.number}/{event.cells}] {event.row.name}, seed {event.seed}{how}")
 
     def _start(self, event: Started) -> None:
         config = event.config
@@ -103,7 +116,7 @@ class Display:
         if record["knn"] is not None:
             note += f"  k-NN {record['knn']:.1f} %"
         if "accuracy" in record:
-            note += f"  accuracy {_figure(record['accuracy']['mean'])} %"
+            note += f"  accuracy {figure(record['accuracy']['mean'])} %"
         if self._bars is not None and self._stages is not None:
             self._bars.update(self._stages[0], completed=record["round"], note=note)
             return
@@ -118,7 +131,7 @@ class Display:
         self._personalized += 1
         if self._bars is not None and self._stages is not None:
             self._bars.start_task(self._stages[1])
-            note = f"client {event.personal.client}: {_figure(event.personal.test.accuracy)} %"
+            note = f"client {event.personal.client}: {figure(event.personal.test.accuracy)} %"
             self._bars.update(self._stages[1], completed=self._personalized, note=note)
         elif self._personalized % max(1, self._clients // 10) == 0:
             self._say(f"personalized {self._personalized}/{self._clients} clients")
@@ -134,6 +147,19 @@ def print_results(run: Run, console: Console | None = None) -> None:
     console.print(_client_table(scores, run.client_names()))
     console.print(_summary_table(result))
     console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """The table of a comparison, and where to find the rest."""
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    heading, *rows = comparison.cells("[bold]{}[/bold]", "[underline]{}[/underline]")
+    table = Table(caption=comparison.caption(), caption_justify="left")
+    for place, column in enumerate(heading):
+        table.add_column(column, justify="right" if place else "left")
+    for name, accuracy, *figures in rows:
+        table.add_row(escape(name), accuracy, *map(escape, figures))
+    console.print(table)
+    console.print(f"Comparison: {comparison.folder}", soft_wrap=True, markup=False)
 
 
 def _client_table(scores: list[Score], names: list[str]) -> Table:
@@ -160,7 +186,7 @@ def _client_table(scores: list[Score], names: list[str]) -> Table:
         figures = (s.accuracy, s.balanced, s.head_classes, s.tail_classes)
         counts = (s.train.sum(), np.count_nonzero(s.train), s.tested.sum())
         client = escape(names[s.client]) if names else str(s.client)
-        table.add_row(client, s.personalize, *map(str, counts), *map(_figure, figures))
+        table.add_row(client, s.personalize, *map(str, counts), *map(figure, figures))
     return table
 
 
@@ -174,7 +200,7 @@ def _summary_table(result: dict[str, Any]) -> Table:
 
     def row(label: str, accuracy: dict[str, float | None] | None) -> None:
         if accuracy is not None:
-            table.add_row(label, *(_figure(accuracy[name]) for name in names))
+            table.add_row(label, *(figure(accuracy[name]) for name in names))
 
     row(f"all {result['clients']}", result["accuracy"])
     took, never = result["groups"]["took_part"], result["groups"]["never_took_part"]
@@ -186,10 +212,6 @@ def _summary_table(result: dict[str, Any]) -> Table:
             f"{never['clients']} of {result['clients']} clients were never sampled in stage 1"
         )
     return table
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _duration(seconds: float) -> str:

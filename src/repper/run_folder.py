@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from repper.evaluate import Score, summarize
 from repper.files import read_json, write_atomically
 from repper.params import Params, digest, read_params, save_params
 from repper.partition import Partition
+from repper.private import PrivateStore
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
@@ -140,6 +141,26 @@ def _check_same(old: Config, new: Config, folder: Path) -> None:
                 f"{folder} holds another run: its {key} is {before.get(key)}, not {now.get(key)}; "
                 f"choose another --out"
             )
+
+
+def branch(source: Path, target: Path, personalize: str) -> None:
+    """Make a folder of a run that has trained what the finished one in `source` has.
+
+    Its clients will do `personalize` last. Resume it to have them do so. The configuration goes
+    last: it marks a run.
+    """
+    config = replace(read_run_config(source), personalize=personalize, out=str(target))
+    prepare(target, overwrite=False)
+    if (source / PRIVATE).is_dir():
+        PrivateStore(source / PRIVATE).link_to(target / PRIVATE)
+    if (source / CHECKPOINT).is_file():
+        shutil.copyfile(source / CHECKPOINT, target / CHECKPOINT)
+    # Accuracies on the way are those of other heads.
+    log = [{k: v for k, v in r.items() if k != "accuracy"} for r in read_rounds(source)]
+    write_atomically(target / ROUNDS, "".join(json.dumps(record) + "\n" for record in log))
+    for name in (PARTITION, ENVIRONMENT):
+        shutil.copyfile(source / name, target / name)
+    write_atomically(target / CONFIG, tomli_w.dumps(config.to_toml()))
 
 
 def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:

@@ -1,0 +1,161 @@
+"""A fair comparison: several methods on the same partitions, cohorts, initial values and budget.
+
+Every cell of the table is a run folder of its own, so a comparison is resumed cell by cell. Rows
+that differ only in what clients do last share one training: later ones branch off the first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from repper import run_folder
+from repper.comparison import Comparison, Row
+from repper.config import OPTIONS, Config, read_config
+from repper.datasets.dataset import Dataset
+from repper.errors import RepperError, unknown
+from repper.experiment import Event, execute
+from repper.files import write_atomically
+from repper.methods import METHODS
+from repper.personalize import personalizer_names
+
+SETTINGS = "settings.toml"
+PER_CELL = {"method", "personalize", "seed"}
+"""Settings in which the cells of one comparison may differ."""
+
+
+@dataclass(frozen=True)
+class CellStarted:
+    """A cell is about to run, cell `number` of `cells`; `trained` if only its heads are missing."""
+
+    row: Row
+    seed: int
+    number: int
+    cells: int
+    trained: bool
+
+
+@dataclass(frozen=True)
+class Compared:
+    comparison: Comparison
+
+
+def rows_of(text: str, augment_for: str | None = None) -> list[Row]:
+    """Rows from `repper+linear,fedavg,fedavg+finetune` and `fedavg=none,fedprox=none`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise RepperError("--methods names no method")
+    augment = _augment_for(augment_for or "")
+    rows: list[Row] = []
+    for name in names:
+        method, plus, personalize = name.partition("+")
+        if method not in METHODS:
+            raise unknown("method in --methods", method, METHODS)
+        personalize = personalize if plus else METHODS[method].personalize
+        if personalize not in personalizer_names():
+            raise unknown(f"personalizer of {name} in --methods", personalize, personalizer_names())
+        row = Row(method, personalize, augment.get(method))
+        if row in rows:
+            raise RepperError(f"--methods names {row.name} twice")
+        rows.append(row)
+    if unused := set(augment) - {row.method for row in rows}:
+        raise RepperError(f"--augment-for names {min(unused)}, which is not among the --methods")
+    return rows
+
+
+def _augment_for(text: str) -> dict[str, str]:
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        method, equals, level = part.partition("=")
+        if not equals:
+            raise RepperError(
+                f"--augment-for takes method=level, such as fedavg=none, got {part!r}"
+            )
+        if method not in METHODS:
+            raise unknown("method in --augment-for", method, METHODS)
+        found[method] = OPTIONS["augment"].check(level)
+    return found
+
+
+def compare(
+    config: Config,
+    rows: Sequence[Row],
+    seeds: int,
+    data: Dataset | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[CellStarted | Event | Compared]:
+    """Run all cells that are not finished, and yield what happens.
+
+    `config` holds what the cells have in common; the seeds are `config.seed` and those after it.
+    """
+    if config.overrides:
+        raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
+    folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
+    _check_folder(folder, config, resume=resume, overwrite=overwrite)
+    data = data or config.load_data()
+    cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
+    with run_folder.locked(folder):
+        if overwrite:
+            shutil.rmtree(folder / "runs", ignore_errors=True)
+        write_atomically(folder / SETTINGS, tomli_w.dumps(config.to_toml()))
+        for number, (row, seed) in enumerate(cells, start=1):
+            cell = row.config(config, seed, folder)
+            target = Path(str(cell.out))
+            if (target / run_folder.RESULT).is_file():
+                continue
+            source = _trained(rows, row, config, seed, folder)
+            if source and not (target / run_folder.CONFIG).is_file():
+                shutil.rmtree(target, ignore_errors=True)
+                run_folder.branch(source, target, row.personalize)
+            yield CellStarted(row, seed, number, len(cells), source is not None)
+            yield from execute(cell, data, resume=True)
+        comparison = Comparison.of(folder, config, rows, seeds)
+        comparison.write()
+        yield Compared(comparison)
+
+
+def _trained(rows: Sequence[Row], row: Row, config: Config, seed: int, folder: Path) -> Path | None:
+    """A finished run that has trained what this cell needs, if there is one.
+
+    Validation chooses a round by the heads' accuracy, so rows then have to train each for itself.
+    """
+    if config.validation:
+        return None
+    for other in rows:
+        path = Path(str(other.config(config, seed, folder).out))
+        if other.training == row.training and (path / run_folder.RESULT).is_file():
+            return path
+    return None
+
+
+def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this comparison may not be written to; write nothing."""
+    if (folder / SETTINGS).is_file():
+        if overwrite:
+            return
+        if not resume:
+            raise RepperError(
+                f"{folder} already holds a comparison: add --resume to go on with it, "
+                f"--overwrite to replace it, or choose another --out"
+            )
+        before = _common(Config(**read_config(folder / SETTINGS)))
+        now = _common(config)
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                raise RepperError(
+                    f"{folder} holds another comparison: its {key} is {before.get(key)}, not "
+                    f"{now.get(key)}; choose another --out"
+                )
+    elif folder.is_dir() and any(p.name != run_folder.LOCK for p in folder.iterdir()):
+        raise RepperError(f"--out {folder} is not empty and holds no comparison: choose another")
+
+
+def _common(config: Config) -> Mapping[str, object]:
+    settings = config.identity() | {"rounds": config.rounds}
+    return {key: value for key, value in settings.items() if key not in PER_CELL}

@@ -1,0 +1,249 @@
+"""What a comparison found: its rows over all seeds, as a table and as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from repper.config import Config
+from repper.errors import RepperError
+from repper.files import read_json, write_atomically
+from repper.runs import Run
+
+TABLE = "table"
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a comparison, such as `fedavg+finetune`; `augment` where it has its own setting."""
+
+    method: str
+    personalize: str
+    augment: str | None = None
+
+    @property
+    def name(self) -> str:
+        own = f" ({self.augment} augmentation)" if self.augment else ""
+        return f"{self.method}+{self.personalize}{own}"
+
+    @property
+    def training(self) -> tuple[str, str | None]:
+        """Rows of the same training differ only in what clients do last."""
+        return self.method, self.augment
+
+    def config(self, common: Config, seed: int, folder: Path) -> Config:
+        """The settings of this row's run with a seed, in the comparison's folder."""
+        parts = [f"{self.method}+{self.personalize}", self.augment, f"seed{seed}"]
+        return replace(
+            common,
+            method=self.method,
+            personalize=self.personalize,
+            augment=self.augment or common.augment,
+            seed=seed,
+            out=str(folder / "runs" / "-".join(filter(None, parts))),
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row's figures, in percent. `deviation` is over seeds, `spread` over clients.
+
+    `difference` is the mean over clients and seeds of what a client gains over the reference row,
+    `low` to `high` its 95 % interval. Costs are means over seeds; images and bytes of all rounds.
+    """
+
+    row: str
+    accuracy: float | None
+    deviation: float | None
+    spread: float | None
+    head_classes: float | None
+    tail_classes: float | None
+    worst_tenth: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    images: float
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines of a comparison, and the row that differences are to (RepPer's, if it is there)."""
+
+    folder: Path
+    reference: str
+    seeds: tuple[int, ...]
+    lines: tuple[Line, ...]
+
+    @classmethod
+    def of(cls, folder: Path, config: Config, rows: Sequence[Row], seeds: int) -> Comparison:
+        """Read the runs of all cells."""
+        numbers = tuple(range(config.seed, config.seed + seeds))
+        runs = {
+            row: [Run(Path(str(row.config(config, seed, folder).out))) for seed in numbers]
+            for row in rows
+        }
+        reference = next((row for row in rows if row.method == "repper"), rows[0])
+        accuracies = {row: _accuracies(of_row) for row, of_row in runs.items()}
+        lines = [
+            _line(row.name, of_row, accuracies[row], accuracies[reference], row == reference)
+            for row, of_row in runs.items()
+        ]
+        return cls(folder, reference.name, numbers, tuple(lines))
+
+    @classmethod
+    def open(cls, folder: Path) -> Comparison:
+        """Read a finished comparison."""
+        found = read_json(folder / f"{TABLE}.json")
+        try:
+            lines = tuple(Line(**line) for line in found["rows"])
+            return cls(folder, found["reference"], tuple(found["seeds"]), lines)
+        except (KeyError, TypeError) as error:
+            raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
+
+    def ranks(self) -> dict[str, int]:
+        """The best row (1) and the second (2) by accuracy; rows of equal accuracy share a rank."""
+        known = sorted({line.accuracy for line in self.lines if line.accuracy is not None})
+        places = {accuracy: place for place, accuracy in enumerate(reversed(known), start=1)}
+        return {line.row: places[line.accuracy] for line in self.lines if line.accuracy is not None}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "comparison": str(self.folder),
+            "reference": self.reference,
+            "seeds": list(self.seeds),
+            "rows": [asdict(line) for line in self.lines],
+        }
+
+    def write(self) -> None:
+        """Write the table as JSON, CSV and Markdown into the comparison's folder."""
+        write_atomically(self.folder / f"{TABLE}.json", json.dumps(self.as_dict(), indent=2))
+        text = io.StringIO()
+        rows = [asdict(line) for line in self.lines]
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.folder / f"{TABLE}.csv", text.getvalue())
+        write_atomically(self.folder / f"{TABLE}.md", self.markdown())
+
+    def cells(self, best: str = "{}", second: str = "{}") -> list[list[str]]:
+        """The table as text, heading first; `best` and `second` mark the accuracies of those."""
+        marks = {1: best, 2: second}
+        ranks = self.ranks()
+        heading = [
+            "row", "accuracy", "over clients", "head classes", "tail classes", "worst tenth",
+            f"minus {self.reference}", "images", "MB up", "MB down", "seconds",
+        ]  # fmt: skip
+        table = [heading]
+        for line in self.lines:
+            deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
+            accuracy = figure(line.accuracy) + deviation
+            gain = "-"
+            if line.difference is not None:
+                gain = f"{line.difference:+.2f}"
+                if line.low is not None and line.high is not None:
+                    gain += f" [{line.low:+.2f}, {line.high:+.2f}]"
+            table.append(
+                [
+                    line.row,
+                    marks.get(ranks.get(line.row, 0), "{}").format(accuracy),
+                    f"± {figure(line.spread)}",
+                    figure(line.head_classes),
+                    figure(line.tail_classes),
+                    figure(line.worst_tenth),
+                    gain,
+                    f"{line.images:,.0f}",
+                    f"{line.bytes_up / 1e6:,.1f}",
+                    f"{line.bytes_down / 1e6:,.1f}",
+                    f"{line.seconds:,.0f}",
+                ]
+            )
+        return table
+
+    def markdown(self) -> str:
+        heading, *rows = self.cells("**{}**", "<u>{}</u>")
+        lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
+        return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n{self.caption()}\n"
+
+    def caption(self) -> str:
+        count = len(self.seeds)
+        seeds = f"mean and deviation over {count} seeds" if count > 1 else "one seed"
+        return (
+            f"Accuracy in %, the mean over clients of each one's accuracy on its own test images; "
+            f"{seeds}. Best bold, second underlined. The difference is paired, client by client, "
+            f"with its {CONFIDENCE:.0%} interval over clients; chance in training, which clients "
+            f"of one seed share, is not in it. Images, bytes and seconds are of one seed; images "
+            f"and bytes are those of stage 1."
+        )
+
+
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _accuracies(runs: Sequence[Run]) -> list[dict[int, float]]:
+    """For every seed, the accuracy of each client that has test images."""
+    return [
+        {score.client: score.accuracy for score in run.scores() if score.accuracy is not None}
+        for run in runs
+    ]
+
+
+def _line(
+    name: str,
+    runs: Sequence[Run],
+    own: Sequence[dict[int, float]],
+    reference: Sequence[dict[int, float]],
+    is_reference: bool,
+) -> Line:
+    results = [run.result for run in runs]
+
+    def mean_of(key: str) -> float | None:
+        values = [result["accuracy"][key] for result in results]
+        known = [value for value in values if value is not None]
+        return float(np.mean(known)) if known else None
+
+    means = [r["accuracy"]["mean"] for r in results if r["accuracy"]["mean"] is not None]
+    gains = [a[c] - b[c] for a, b in zip(own, reference, strict=True) for c in a.keys() & b.keys()]
+    difference, low, high = (None, None, None) if is_reference else interval(gains)
+    costs = {
+        key: float(np.mean([result["cost"][key] for result in results]))
+        for key in ("images", "bytes_up", "bytes_down")
+    }
+    return Line(
+        row=name,
+        accuracy=mean_of("mean"),
+        deviation=float(np.std(means, ddof=1)) if len(means) > 1 else None,
+        spread=mean_of("std"),
+        head_classes=mean_of("head_classes"),
+        tail_classes=mean_of("tail_classes"),
+        worst_tenth=mean_of("worst_tenth"),
+        difference=difference,
+        low=low,
+        high=high,
+        **costs,
+        seconds=float(np.mean([sum(result["seconds"].values()) for result in results])),
+    )
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """The mean, and the two ends of Student's interval for it where there are values enough."""
+    if not values:
+        return None, None, None
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None, None
+    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    return mean, mean - reach, mean + reach
