@@ -14,7 +14,7 @@ LAYERS = [
     "errors", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
     "partition", "augment", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "engines", "federate", "run_folder", "runs", "experiment",
-    "comparison", "compare",
+    "comparison", "grid", "newcomers",
     "plots", "progress", "__init__", "cli", "__main__",
 ]  # fmt: skip
 """Each file imports only from itself and from those above it."""

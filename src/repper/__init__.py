@@ -13,16 +13,17 @@ Nothing here imports PyTorch before `run` or `open_run` is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.config import OPTIONS, Config
+from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.datasets import Dataset, Split, load
 from repper.errors import RepperError, missing_extra, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
+    from repper.comparison import Comparison
     from repper.experiment import Event
     from repper.runs import Run
 
@@ -33,6 +34,8 @@ __all__ = [
     "Partition",
     "RepperError",
     "Split",
+    "compare",
+    "join",
     "load",
     "open_run",
     "run",
@@ -57,14 +60,77 @@ def run(
         from repper.experiment import Finished, execute
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    config, images = _config(data, settings)
+    for event in execute(config, images, partition, resume=resume, overwrite=overwrite):
+        if watch is not None:
+            watch(event)
+    assert isinstance(event, Finished)
+    return event.run
+
+
+def compare(
+    methods: Sequence[str] | str,
+    data: Dataset | str = "digits",
+    *,
+    seeds: int = 1,
+    augment_for: dict[str, str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    watch: Callable[[Any], object] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table."""
+    try:
+        from repper.grid import Compared, rows_of
+        from repper.grid import compare as compare_rows
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    text = methods if isinstance(methods, str) else ",".join(methods)
+    own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
+    config, images = _config(data, settings)
+    for event in compare_rows(
+        config, rows_of(text, own), seeds, images, resume=resume, overwrite=overwrite
+    ):
+        if watch is not None:
+            watch(event)
+    assert isinstance(event, Compared)
+    return event.comparison
+
+
+def join(
+    run: Run | Path | str,
+    data: Dataset | str | None = None,
+    *,
+    same_clients: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    watch: Callable[[Event], object] | None = None,
+    **settings: Any,
+) -> Run:
+    """Let clients that a finished run has never seen fit heads on its encoder.
+
+    `settings` are those of `repper join`, with `_` for `-`, and `head_epochs` for its epochs.
+    """
+    try:
+        from repper.experiment import Finished
+        from repper.newcomers import join as join_run
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    found = open_run(run) if isinstance(run, str | Path) else run
     for setting in settings:
-        if setting not in OPTIONS and setting != "overrides":
-            raise unknown("setting", setting, OPTIONS)
+        if setting not in JOIN_SETTINGS:
+            raise unknown("setting", setting, JOIN_SETTINGS)
+    if data is not None:
+        settings["data"] = data if isinstance(data, str) else data.name
     if settings.get("out") is not None:
         settings["out"] = str(settings["out"])
-    name, images = (data, None) if isinstance(data, str) else (data.name, data)
-    for event in execute(
-        Config(data=name, **settings), images, partition, resume=resume, overwrite=overwrite
+    for event in join_run(
+        found,
+        settings,
+        None if data is None or isinstance(data, str) else data,
+        same_clients=same_clients,
+        resume=resume,
+        overwrite=overwrite,
     ):
         if watch is not None:
             watch(event)
@@ -81,3 +147,14 @@ def open_run(folder: Path | str) -> Run:
     found = Run(Path(folder))
     _ = found.config
     return found
+
+
+def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
+    """The settings as a value, and the images if they were given as such."""
+    for setting in settings:
+        if setting not in OPTIONS and setting != "overrides":
+            raise unknown("setting", setting, OPTIONS)
+    if settings.get("out") is not None:
+        settings["out"] = str(settings["out"])
+    name, images = (data, None) if isinstance(data, str) else (data.name, data)
+    return Config(data=name, **settings), images

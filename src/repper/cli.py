@@ -9,13 +9,16 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from repper import __version__
-from repper.config import OPTIONS, Config, read_config
+from repper.config import JOIN_SETTINGS, OPTIONS, Config, read_config
 from repper.errors import RepperError, missing_extra, nearest, unknown
 from repper.methods import METHODS
 from repper.options import Option
+
+if TYPE_CHECKING:
+    from repper.runs import Run
 
 JSON_KEYS = (
     "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
@@ -26,6 +29,7 @@ EXAMPLES = """examples:
   repper run --data digits --clients 20 --alpha 0.1 --personalize svm --out my-run
   repper run --config my.toml --rounds 50 --resume
   repper compare --methods repper+linear,fedavg,fedavg+finetune --seeds 3
+  repper join --run my-run --clients 10 --alpha 1 --epochs 100
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
 """
@@ -80,6 +84,10 @@ def _dispatch(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return 0
+    if getattr(options, "resume", False) and options.overwrite:
+        raise RepperError(
+            "--resume goes on with a run and --overwrite replaces it: give one of them"
+        )
     command: Callable[[argparse.Namespace], int] = options.function
     return command(options)
 
@@ -120,6 +128,15 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         help="another --augment for some methods, such as fedavg=none,fedprox=none",
     )  # fmt: skip
     _add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
+
+    join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
+    join.add_argument("--run", required=True, metavar="RUN", help="folder of a finished run")
+    join.add_argument(
+        "--same-clients", action="store_true",
+        help="the run's own clients, with a new class mix, instead of new ones",
+    )  # fmt: skip
+    join.add_argument("--epochs", dest="head_epochs", metavar="X", help=OPTIONS["head_epochs"].help)
+    _add_run_settings(join, [name for name in JOIN_SETTINGS if name != "head_epochs"])
 
     partition = add(
         "partition", "divide a data set among clients and draw who holds what", _partition
@@ -175,14 +192,10 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
 
 
-def _config(options: argparse.Namespace, **defaults: Any) -> Config:
-    """The settings of a file, and of flags, which win; and the choice between going on and anew."""
-    if options.resume and options.overwrite:
-        raise RepperError(
-            "--resume goes on with a run and --overwrite replaces it: give one of them"
-        )
+def _config(options: argparse.Namespace) -> Config:
+    """The settings of a file, and of flags, which win."""
     settings = read_config(Path(options.config)) if options.config else {}
-    return Config(**defaults | settings | _settings(options))
+    return Config(**settings | _settings(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -197,9 +210,7 @@ def _run(options: argparse.Namespace) -> int:
             display.show(event)
     if isinstance(event, Finished):
         print_results(event.run)
-        if options.json:
-            result = event.run.result
-            print(json.dumps({key: result[key] for key in JSON_KEYS}))
+        _print_json(event.run, options)
     return 0
 
 
@@ -208,7 +219,7 @@ def _compare(options: argparse.Namespace) -> int:
     seeds = Option("", "", name="seeds", kind=int, least=1)
     count = seeds.check(seeds.parse(options.seeds))
     try:
-        from repper.compare import Compared, compare, rows_of
+        from repper.grid import Compared, compare, rows_of
         from repper.progress import Display, print_comparison
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper compare") from error
@@ -223,6 +234,41 @@ def _compare(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(event.comparison.as_dict()))
     return 0
+
+
+def _join(options: argparse.Namespace) -> int:
+    given = read_config(Path(options.config)) if options.config else {}
+    if strange := sorted(set(given) - set(JOIN_SETTINGS)):
+        key = OPTIONS[strange[0]].key if strange[0] in OPTIONS else "clients.N"
+        raise RepperError(f"{options.config}: {key} is not a setting of repper join")
+    settings = given | _settings(options)
+    Config(**settings)  # a wrong value is an error before anything is loaded
+    try:
+        from repper.experiment import Finished
+        from repper.newcomers import join
+        from repper.progress import Display, print_joined, print_results
+        from repper.runs import Run
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "repper join") from error
+    with Display() as display:
+        for event in join(
+            Run(Path(options.run)),
+            settings,
+            same_clients=options.same_clients,
+            resume=options.resume,
+            overwrite=options.overwrite,
+        ):
+            display.show(event)
+    if isinstance(event, Finished):
+        print_results(event.run)
+        print_joined(event.run)
+        _print_json(event.run, options)
+    return 0
+
+
+def _print_json(run: Run, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({key: run.result[key] for key in JSON_KEYS}))
 
 
 def _partition(options: argparse.Namespace) -> int:

@@ -328,6 +328,13 @@ class Config:
 
 
 OPTIONS = options_of(Config)
+JOIN_SETTINGS = tuple(
+    name
+    for name, setting in OPTIONS.items()
+    if not setting.group.startswith("stage 1")
+    and name not in ("evaluate_every", "validation", "knn")
+)
+"""What clients can say who join a run; the rest is the run's."""
 
 
 def read_config(path: Path) -> dict[str, Any]:

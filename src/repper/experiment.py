@@ -16,7 +16,7 @@ import torch
 from repper import run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.encoders.encoder import EncoderSpec, encoder_origin, read_encoder
 from repper.engines import ENGINES
 from repper.engines.client import Task
 from repper.engines.engine import Engine, Personal
@@ -77,18 +77,21 @@ class Finished:
 Event = Started | RoundDone | ClientDone | Finished
 
 
-def execute(
-    config: Config,
-    data: Dataset | None = None,
-    partition: Partition | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> Iterator[Event]:
-    """Run both stages, and yield what has happened.
+@dataclass(frozen=True)
+class Plan:
+    """A run whose settings and data were checked, with nothing written yet."""
 
-    Settings, data and folder are all checked before anything is written.
-    """
+    config: Config
+    data: Dataset
+    partition: Partition
+    folder: Path
+    spec: EncoderSpec
+    method: Method
+    network: Network
+
+
+def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
+    """Settle what the settings leave open, and refuse those that cannot work."""
     config = replace(
         config,
         device=resolve_device(config.device),
@@ -103,12 +106,30 @@ def execute(
         config = describe_partition(config, partition)
     config.check_clients()
     folder = Path(config.out or Path("runs") / config.name())
-    run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
     method = config.build_method()
     network = initial_network(config, method, spec, len(data.classes))
-    shared = clone(select(params_of(network), method.shared))
-    own = clone(unshared(method, network))
+    return Plan(config, data, partition, folder, spec, method, network)
+
+
+def execute(
+    config: Config,
+    data: Dataset | None = None,
+    partition: Partition | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Event]:
+    """Run both stages, and yield what has happened.
+
+    Settings, data and folder are all checked before anything is written.
+    """
+    planned = plan(config, data, partition)
+    config, data, partition = planned.config, planned.data, planned.partition
+    folder, spec, method = planned.folder, planned.spec, planned.method
+    run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
+    shared = clone(select(params_of(planned.network), method.shared))
+    own = clone(unshared(method, planned.network))
     store = PrivateStore(folder / run_folder.PRIVATE) if own else None
     task = Task(
         config, spec, partition, data.classes, data.flip, config.device, store and store.folder
@@ -140,8 +161,12 @@ def execute(
         personal.sort(key=lambda p: p.client)
         facts = _facts(task, personal, run_folder.read_rounds(folder), number)
         facts["seconds"]["pcl"] = time.perf_counter() - began
-        encoder = encoder_for_newcomers(final, store, partition, number)
-        run_folder.write_result(folder, config, spec, data, final, encoder, personal, facts)
+        encoder, origin = encoder_for_newcomers(final, store, partition, number)
+        if config.init and not number:
+            origin = encoder_origin(Path(config.init))
+        run_folder.write_result(
+            folder, config, spec, data, final, (encoder, origin), personal, facts
+        )
         yield Finished(Run(folder))
 
 

@@ -21,10 +21,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from repper.compare import CellStarted, Compared
 from repper.comparison import Comparison, figure
 from repper.evaluate import Score
 from repper.experiment import ClientDone, Event, Finished, RoundDone, Started
+from repper.grid import CellStarted, Compared
 from repper.runs import Run
 
 CLIENTS_SHOWN = 40
@@ -147,6 +147,28 @@ def print_results(run: Run, console: Console | None = None) -> None:
     console.print(_client_table(scores, run.client_names()))
     console.print(_summary_table(result))
     console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
+
+
+def print_joined(run: Run, console: Console | None = None) -> None:
+    """Which encoder clients joined, and their mean accuracy after some epochs of their heads."""
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    result, curves = run.result, run.curves()
+    epochs = sorted({epoch for curve in curves.values() for epoch, _ in curve})
+    if epochs:
+        shown = [e for e in epochs if e in (1, 2, 5, 10, 20, 50, 100, 200, 500, epochs[-1])]
+        table = Table(title="Mean accuracy over epochs of the heads (%)", title_justify="left")
+        means = []
+        for epoch in shown:
+            at = [dict(curve).get(epoch) for curve in curves.values()]
+            known = [accuracy for accuracy in at if accuracy is not None]
+            means.append(figure(float(np.mean(known)) if known else None))
+            table.add_column(str(epoch), justify="right")
+        table.add_row(*means)
+        console.print(table)
+    origin = result["encoder_origin"]
+    console.print(
+        f"Encoder: {run.config.init} ({result['method']}, {origin})", soft_wrap=True, markup=False
+    )
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:

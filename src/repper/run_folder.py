@@ -301,6 +301,7 @@ def write_result(
         "accuracy": summarize(scores),
         "encoder_digest": _digest_of_all(shared, personal),
         "heads_digest": heads,
+        "encoder_origin": encoder[1],
         **facts,
         "clients": len(personal),
         "classes": list(data.classes),

@@ -63,9 +63,18 @@ def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> 
     save_params(path, params, header | {"origin": origin})
 
 
+def encoder_origin(path: Path) -> str:
+    """How an encoder came about, by its file or the one in a run folder."""
+    return read_params(_file(path))[1].get("origin", "unknown")
+
+
+def _file(path: Path) -> Path:
+    return path / "encoder.safetensors" if path.is_dir() else path
+
+
 def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
     """Read an encoder's file, or the one in a run folder."""
-    path = path / "encoder.safetensors" if path.is_dir() else path
+    path = _file(path)
     params, notes = read_params(path)
     try:
         spec = EncoderSpec(

@@ -18,7 +18,7 @@ from repper.comparison import Comparison, Row
 from repper.config import OPTIONS, Config, read_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError, unknown
-from repper.experiment import Event, execute
+from repper.experiment import Event, execute, plan
 from repper.files import write_atomically
 from repper.methods import METHODS
 from repper.personalize import personalizer_names
@@ -99,6 +99,8 @@ def compare(
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
     data = data or config.load_data()
+    for row in rows:
+        plan(row.config(config, config.seed, folder), data)
     cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
     with run_folder.locked(folder):
         if overwrite:

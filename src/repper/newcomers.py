@@ -1,0 +1,83 @@
+"""New clients: they take the encoder of a finished run and fit their own heads on it.
+
+It is a run without rounds that starts from another run's encoder, so its folder is a run folder,
+with each client's accuracy after every epoch besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from repper.config import Config
+from repper.datasets import DATASETS
+from repper.datasets.dataset import Dataset
+from repper.datasets.shape import shaped
+from repper.encoders.encoder import read_encoder
+from repper.errors import RepperError
+from repper.experiment import Event, execute
+from repper.heads import HEADS
+from repper.personalize import NEED_A_HEAD
+from repper.runs import Run
+
+
+def join(
+    run: Run,
+    settings: dict[str, Any],
+    data: Dataset | None = None,
+    *,
+    same_clients: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Event]:
+    """Let clients that the run has never seen, or the same ones with other images, fit heads.
+
+    `settings` are those in `JOIN_SETTINGS`; what they do not give is as in the run, except that
+    heads are linear, and the seed is the run's next one, so that images are dealt anew.
+    """
+    config = join_config(run, settings, same_clients)
+    spec, _ = read_encoder(run.folder)
+    images = data or config.load_data()
+    images = shaped(images, spec.channels, spec.size)
+    yield from execute(config, images, resume=resume, overwrite=overwrite)
+
+
+def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Config:
+    """The settings of the run without rounds that lets clients join."""
+    before = run.config
+    spec, _ = read_encoder(Path(run.result["run"]))
+    personalize = settings.get("personalize") or "linear"
+    if personalize in NEED_A_HEAD:
+        raise RepperError(
+            f"--personalize {personalize} begins with a head that was trained, and newcomers have "
+            f"none: choose one of {', '.join(HEADS)}"
+        )
+    if same_clients and settings.get("clients") not in (None, before.clients):
+        raise RepperError(
+            f"--same-clients keeps the run's {before.clients} clients: leave out --clients"
+        )
+    if same_clients and settings.get("data", before.data) != before.data:
+        raise RepperError(f"--same-clients keeps the run's data set {before.data!r}")
+    inherited = ("data", "data_dir", "partition", "clients", "alpha", "classes_per_client",
+                 "min_train", "min_test", "train_images", "test_share", "skip_unreadable",
+                 "engine", "workers")  # fmt: skip
+    kept = {name: getattr(before, name) for name in inherited}
+    if settings.get("data", before.data) != before.data:
+        # What was said of one data set need not make sense for another.
+        kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition", "data")}
+    taken = kept | {"personalize": "linear", "head_curve": 1, "seed": before.seed + 1} | settings
+    if taken.get("image_size") is None and taken.get("data") not in DATASETS:
+        taken["image_size"] = spec.size
+    return Config(
+        **taken,
+        method=before.method,
+        encoder=spec.name,
+        width=spec.width,
+        norm=spec.norm,
+        rounds=0,
+        knn=0,
+        init=str(run.folder),
+        init_clients="same" if same_clients else "new",
+        **{n: getattr(before, n) for n in ("mu", "ditto_lambda", "fedrep_head_epochs")},
+    )

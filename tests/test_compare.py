@@ -1,0 +1,228 @@
+"""A comparison is fair, trains no more than it must, and its table says what its runs found."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import repper as api
+from conftest import last_json
+from repper.comparison import Comparison, Row, interval
+from repper.config import Config
+from repper.errors import RepperError
+from repper.experiment import RoundDone
+from repper.grid import CellStarted, Compared, compare, rows_of
+
+QUICK = {
+    "clients": 6, "epochs": 1, "width": 0.25, "participation": 0.34, "engine": "serial",
+    "rounds": 2, "knn": 0,
+}  # fmt: skip
+ROWS = "repper+linear,repper+svm,fedrep+finetune,fedrep,fedavg"
+
+
+def run_all(digits, folder, rows=ROWS, seeds=1, augment_for=None, resume=False, **settings):
+    config = Config(out=str(folder), **QUICK | settings)
+    return list(compare(config, rows_of(rows, augment_for), seeds, digits, resume=resume))
+
+
+@pytest.fixture(scope="module")
+def done(digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "c"
+    return folder, run_all(digits, folder, seeds=2)
+
+
+def table(events) -> Comparison:
+    assert isinstance(events[-1], Compared)
+    return events[-1].comparison
+
+
+def test_rows_that_differ_only_in_the_personalizer_share_one_training(done):
+    _, events = done
+    assert sum(isinstance(e, CellStarted) for e in events) == 5 * 2
+    rounds = [e for e in events if isinstance(e, RoundDone)]
+    assert len(rounds) == 3 * 2 * 2  # repper, fedrep and fedavg; two rounds; two seeds
+    assert [e.trained for e in events if isinstance(e, CellStarted)][:5] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ["repper+svm", "fedrep+keep"])
+def test_a_row_without_a_training_of_its_own_is_the_run_it_stands_for(done, digits, tmp_path, row):
+    folder, _ = done
+    method, _, personalize = row.partition("+")
+    alone = api.run(
+        digits, out=tmp_path / "alone", method=method, personalize=personalize, seed=1, **QUICK
+    )
+    cell = api.open_run(folder / "runs" / f"{row}-seed1")
+    for key in ("encoder_digest", "heads_digest", "accuracy", "cost", "groups"):
+        assert cell.result[key] == alone.result[key], key
+    assert [r["loss"] for r in cell.rounds()] == [r["loss"] for r in alone.rounds()]
+    assert cell.predict(0, digits.test.images[:3]) == alone.predict(0, digits.test.images[:3])
+
+
+def test_all_rows_of_a_seed_have_the_same_clients_and_cohorts(done):
+    folder, _ = done
+    hashes, cohorts = {}, {}
+    for path in (folder / "runs").iterdir():
+        seed = path.name[-1]
+        manifest = json.loads((path / "partition.json").read_text())
+        hashes.setdefault(seed, set()).add(manifest["hash"])
+        rounds = api.open_run(path).rounds()
+        cohorts.setdefault(seed, set()).add(str([r["cohort"] for r in rounds]))
+    assert [len(found) for found in (*hashes.values(), *cohorts.values())] == [1, 1, 1, 1]
+    assert hashes["0"] != hashes["1"]
+
+
+def test_finished_cells_are_not_run_again(done, digits):
+    folder, before = done
+    again = run_all(digits, folder, seeds=2, resume=True)
+    assert [type(e) for e in again] == [Compared]
+    assert table(again) == table(before)
+
+
+def test_a_lost_cell_is_made_again_without_training(done, digits):
+    folder, before = done
+    (folder / "runs" / "fedrep+keep-seed0" / "result.json").unlink()
+    (folder / "runs" / "fedrep+keep-seed0" / "config.toml").unlink()
+    again = run_all(digits, folder, seeds=2, resume=True)
+    assert sum(isinstance(e, CellStarted) for e in again) == 1
+    assert not any(isinstance(e, RoundDone) for e in again)
+    for line, first in zip(table(again).lines, table(before).lines, strict=True):
+        assert (line.row, line.accuracy, line.low) == (first.row, first.accuracy, first.low)
+
+
+def test_the_table_says_what_the_runs_found(done):
+    folder, events = done
+    found = table(events)
+    assert found.reference == "repper+linear"
+    runs = {
+        row: [api.open_run(folder / "runs" / f"{row}-seed{seed}") for seed in (0, 1)]
+        for row in ("repper+linear", "fedavg+keep")
+    }
+    line = next(line for line in found.lines if line.row == "fedavg+keep")
+    means = [run.accuracy["mean"] for run in runs["fedavg+keep"]]
+    assert line.accuracy == pytest.approx(np.mean(means))
+    assert line.deviation == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    gains = [
+        a.accuracy - b.accuracy
+        for mine, theirs in zip(runs["fedavg+keep"], runs["repper+linear"], strict=True)
+        for a, b in zip(mine.scores(), theirs.scores(), strict=True)
+    ]
+    assert line.difference == pytest.approx(np.mean(gains))
+    half = 2.2009851600916384 * np.std(gains, ddof=1) / 12**0.5  # Student's t, 11 degrees
+    assert (line.low, line.high) == pytest.approx((line.difference - half, line.difference + half))
+    assert line.tail_classes == pytest.approx(
+        np.mean([run.accuracy["tail_classes"] for run in runs["fedavg+keep"]])
+    )
+    assert found.lines[0].difference is None
+
+
+def test_costs_are_images_and_bytes_of_stage_1(done):
+    folder, events = done
+    lines = {line.row: line for line in table(events).lines}
+    images = {}
+    for row in ("repper+linear", "fedavg+keep", "fedrep+keep"):
+        rounds = [api.open_run(folder / "runs" / f"{row}-seed{s}").rounds() for s in (0, 1)]
+        images[row] = sum(r["examples"] for log in rounds for r in log) / 2
+        assert lines[row].bytes_up == lines[row].bytes_down > 0
+    assert lines["repper+linear"].images == 2 * images["repper+linear"]  # two views
+    assert lines["fedavg+keep"].images == images["fedavg+keep"]
+    assert (
+        lines["fedrep+keep"].images == 2 * images["fedrep+keep"]
+    )  # E = 1: one epoch for each half
+    head = 4 * (64 * 10 + 10)
+    assert lines["fedavg+keep"].bytes_up - lines["repper+linear"].bytes_up == 2 * 2 * head
+
+
+def test_the_files_hold_the_table(done):
+    folder, events = done
+    found = table(events)
+    opened = Comparison.open(folder)
+    assert [(x.row, x.accuracy, x.high) for x in opened.lines] == [
+        (x.row, x.accuracy, x.high) for x in found.lines
+    ]
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    assert [row["row"] for row in rows] == [line.row for line in found.lines]
+    assert [float(row["accuracy"]) for row in rows] == [line.accuracy for line in found.lines]
+    text = (folder / "table.md").read_text()
+    order = sorted(found.lines, key=lambda line: -line.accuracy)
+    assert f"**{order[0].accuracy:.2f} ±" in text
+    distinct = [line for line in order if line.accuracy < order[0].accuracy]
+    assert f"<u>{distinct[0].accuracy:.2f} ±" in text
+
+
+def test_from_python(digits, tmp_path):
+    found = api.compare(
+        ["fedavg", "fedavg+finetune"], digits, augment_for={"fedavg": "none"}, out=tmp_path / "c", **QUICK
+    )  # fmt: skip
+    assert found.reference == "fedavg+keep (none augmentation)"
+    assert found.lines[1].accuracy > found.lines[0].accuracy
+
+
+def test_augmentation_can_differ_by_method(digits, tmp_path):
+    rows = rows_of("repper+linear,fedavg,fedavg+finetune", "fedavg=none")
+    assert rows[1:] == [Row("fedavg", "keep", "none"), Row("fedavg", "finetune", "none")]
+    folder = tmp_path / "c"
+    events = run_all(digits, folder, "repper+linear,fedavg", augment_for="fedavg=none")
+    levels = {p.name: api.open_run(p).config.augment for p in (folder / "runs").iterdir()}
+    assert levels == {"repper+linear-seed0": "strong", "fedavg+keep-none-seed0": "none"}
+    assert table(events).lines[1].row == "fedavg+keep (none augmentation)"
+    # The same comparison without the flag goes into the same folder: only fedavg is run again.
+    both = run_all(digits, folder, "repper+linear,fedavg", resume=True)
+    assert [e.row.name for e in both if isinstance(e, CellStarted)] == ["fedavg+keep"]
+
+
+def test_an_interval_is_students(digits):
+    assert interval([]) == (None, None, None)
+    assert interval([3.0]) == (3.0, None, None)
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, low, high) == pytest.approx(
+        (2.0, 2 - 4.302652729749462 / 3**0.5, 2 + 4.302652729749462 / 3**0.5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "augment_for", "match"),
+    [
+        ("", None, "names no method"),
+        ("fedavgg", None, "unknown method in --methods 'fedavgg', did you mean 'fedavg'"),
+        ("fedavg+svn", None, "unknown personalizer of fedavg.svn in --methods 'svn'"),
+        ("fedavg,fedavg+keep", None, r"names fedavg\+keep twice"),
+        ("repper", "fedavg=none", "names fedavg, which is not among the --methods"),
+        ("repper", "repper", "takes method=level"),
+        ("repper", "repper=much", "unknown augment 'much'"),
+    ],
+)
+def test_rows_that_make_no_sense_are_refused(rows, augment_for, match):
+    with pytest.raises(RepperError, match=match):
+        rows_of(rows, augment_for)
+
+
+def test_a_comparison_that_cannot_run_writes_nothing(digits, tmp_path):
+    folder = tmp_path / "c"
+    with pytest.raises(RepperError, match="repper trains none"):
+        run_all(digits, folder, "fedavg,repper+keep")
+    assert not folder.exists()
+
+
+def test_a_folder_with_something_else_is_refused(done, digits, tmp_path):
+    folder, _ = done
+    with pytest.raises(RepperError, match="already holds a comparison: add --resume"):
+        run_all(digits, folder)
+    with pytest.raises(RepperError, match="holds another comparison: its epochs is 1, not 2"):
+        run_all(digits, folder, resume=True, epochs=2)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RepperError, match="is not empty and holds no comparison"):
+        run_all(digits, tmp_path)
+
+
+def test_the_command_ends_with_a_table(repper):
+    process = repper(
+        "compare", "--methods", "repper+linear,repper+logistic", "--clients", 4, "--rounds", 1,
+        "--epochs", 1, "--width", 0.25, "--engine", "serial", "--out", "c", "--json",
+    )  # fmt: skip
+    found = last_json(process)
+    assert [row["row"] for row in found["rows"]] == ["repper+linear", "repper+logistic"]
+    assert f"{found['rows'][0]['accuracy']:.2f}" in process.stdout
+    assert "[2/2] repper+logistic, seed 0, trained before" in process.stderr
