@@ -19,12 +19,12 @@ from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.errors import RepperError
 from repper.evaluate import knn_accuracy
-from repper.experiment import initial_network
 from repper.heads import HEADS
 from repper.methods import METHODS
-from repper.methods.method import Phase, unshared
+from repper.methods.method import Phase, initial_own, keeps_own
 from repper.params import clone, digest, is_encoder, is_head, load_params, params_of, select
 from repper.partition import Partition, split
+from repper.plan import initial_network
 from repper.private import PrivateStore
 from repper.seeds import Purpose, stream
 
@@ -36,9 +36,9 @@ def task_for(data, private=None, **settings):
     partition = split(data, clients=config.clients, alpha=1.0, seed=config.seed)
     method = config.build_method()
     network = initial_network(config, method, spec, len(data.classes))
-    own = clone(unshared(method, network))
+    own = keeps_own(method, network)
     if own:
-        PrivateStore(private).begin(own)
+        PrivateStore(private).begin(clone(initial_own(method, network)))
     task = Task(config, spec, partition, data.classes, data.flip, "cpu", private if own else None)
     return task, clone(select(params_of(network), method.shared))
 

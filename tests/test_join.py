@@ -85,7 +85,7 @@ def test_the_same_clients_keep_encoders_of_their_own(runs, digits, tmp_path, met
         assert encoders_of_heads(joined, 5) == [common] * 5
     else:
         store = PrivateStore(run.folder / "private")
-        trained = store.clients()
+        trained = store.clients(9)
         assert 1 < len(trained) < 5
         # Who has never trained has no encoder of his own: he takes what a newcomer would.
         expected = [

@@ -14,7 +14,8 @@ from repper.engines.client import Clients, Task
 from repper.errors import RepperError
 from repper.losses import proximal, supcon
 from repper.methods import METHODS
-from repper.methods.method import Schedule, build_network, unshared
+from repper.methods.method import build_network, initial_own, keeps_own
+from repper.methods.schedule import Schedule
 from repper.params import clone, digest, is_encoder, is_head, is_personal, params_of, select
 from repper.partition import split
 from repper.private import PrivateStore
@@ -67,10 +68,10 @@ class Fleet:
         network = network_of(self.method)
         self.initial = clone(params_of(network))
         self.shared = clone(select(self.initial, self.method.shared))
-        own = clone(unshared(self.method, network))
+        own = keeps_own(self.method, network)
         self.store = PrivateStore(folder / f"private-{name}-{len(list(folder.iterdir()))}")
         if own:
-            self.store.begin(own)
+            self.store.begin(clone(initial_own(self.method, network)))
         self.partition = split(data, clients=4, alpha=1.0, seed=0)
         private = self.store.folder if own else None
         task = Task(self.config, SPEC, self.partition, data.classes, False, "cpu", private)
@@ -181,7 +182,7 @@ def test_fedrep_divides_a_rounds_epochs_between_head_and_encoder(epochs, given, 
 
 def test_fedrep_must_leave_epochs_to_the_encoder():
     with pytest.raises(RepperError, match="leaves none of 5 --epochs for the encoder"):
-        method("fedrep", epochs=5, fedrep_head_epochs=5).phases()
+        method("fedrep", epochs=5, fedrep_head_epochs=5)
 
 
 def test_fedrep_fits_the_head_on_an_encoder_that_stands_still(fleet):
@@ -208,7 +209,7 @@ def test_fedbabu_never_trains_its_head(fleet):
     assert distance(update.shared, fedbabu.shared) > 0
     for name, value in select(fedbabu.initial, is_head).items():
         assert torch.equal(params_of(fedbabu.clients._network)[name], value)
-    assert fedbabu.store.clients() == []  # so there is nothing to keep for each client
+    assert fedbabu.store.clients(1) == []  # so there is nothing to keep for each client
     assert METHODS["fedbabu"].personalize == "finetune"
 
 
@@ -262,7 +263,7 @@ def test_local_clients_share_nothing_and_go_on_from_where_they_were(fleet):
     [(0.2, 30, 6), (0.5, 3, 2), (0.2, 1, 1), (1.0, 7, 7), (0.2, 0, 0)],
 )
 def test_floor_and_ceiling_have_the_epochs_of_an_average_client(name, share, rounds, expected):
-    assert method(name).schedule(Schedule(share, rounds)) == Schedule(1.0, expected)
+    assert method(name).schedule(Schedule(share, rounds)) == Schedule(1.0, expected, 1 / share)
     assert method("fedavg").schedule(Schedule(share, rounds)) == Schedule(share, rounds)
 
 

@@ -8,7 +8,7 @@
     print(run.accuracy["mean"], [score.accuracy for score in run.scores()])
     print(run.predict(7, data.test.images[:3]))
 
-Nothing here imports PyTorch before `run` or `open_run` is called.
+Nothing here imports PyTorch before something is run or opened.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "compare",
     "join",
     "load",
+    "open_comparison",
     "open_run",
     "run",
     "split",
@@ -85,6 +86,9 @@ def compare(
         from repper.grid import compare as compare_rows
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    for setting in ("method", "personalize"):
+        if setting in settings:
+            raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
     text = methods if isinstance(methods, str) else ",".join(methods)
     own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
     config, images = _config(data, settings)
@@ -147,6 +151,15 @@ def open_run(folder: Path | str) -> Run:
     found = Run(Path(folder))
     _ = found.config
     return found
+
+
+def open_comparison(folder: Path | str) -> Comparison:
+    """A comparison that is finished."""
+    try:
+        from repper.comparison import Comparison
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "reading a comparison") from error
+    return Comparison.open(Path(folder))
 
 
 def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -216,8 +217,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     config = _config(options)
-    seeds = Option("", "", name="seeds", kind=int, least=1)
-    count = seeds.check(seeds.parse(options.seeds))
+    if (config.method, config.personalize) != (OPTIONS["method"].default, None):
+        raise RepperError(
+            f"{options.config}: a comparison takes its methods from --methods, not from a file"
+        )
+    count = Option("", "", name="seeds", kind=int).parse(options.seeds)
     try:
         from repper.grid import Compared, compare, rows_of
         from repper.progress import Display, print_comparison
@@ -238,10 +242,16 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     given = read_config(Path(options.config)) if options.config else {}
+    if not given.get("overrides", True):
+        del given["overrides"]
     if strange := sorted(set(given) - set(JOIN_SETTINGS)):
         key = OPTIONS[strange[0]].key if strange[0] in OPTIONS else "clients.N"
         raise RepperError(f"{options.config}: {key} is not a setting of repper join")
+    epochs, options.head_epochs = options.head_epochs, None
     settings = given | _settings(options)
+    if epochs is not None:
+        option = replace(OPTIONS["head_epochs"], name="epochs")
+        settings["head_epochs"] = option.check(option.parse(epochs))
     Config(**settings)  # a wrong value is an error before anything is loaded
     try:
         from repper.experiment import Finished

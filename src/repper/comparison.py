@@ -19,6 +19,7 @@ from repper.files import read_json, write_atomically
 from repper.runs import Run
 
 TABLE = "table"
+CELLS = "cells"
 CONFIDENCE = 0.95
 
 
@@ -49,7 +50,7 @@ class Row:
             personalize=self.personalize,
             augment=self.augment or common.augment,
             seed=seed,
-            out=str(folder / "runs" / "-".join(filter(None, parts))),
+            out=str(folder / CELLS / "-".join(filter(None, parts))),
         )
 
 
@@ -57,8 +58,9 @@ class Row:
 class Line:
     """A row's figures, in percent. `deviation` is over seeds, `spread` over clients.
 
-    `difference` is the mean over clients and seeds of what a client gains over the reference row,
-    `low` to `high` its 95 % interval. Costs are means over seeds; images and bytes of all rounds.
+    `difference` is the mean over clients of what each gains over the reference row, then over
+    seeds; `low` to `high` is its 95 % interval, over seeds, or over the clients of a single one.
+    Costs are means over seeds; images and bytes of all rounds.
     """
 
     row: str
@@ -177,14 +179,16 @@ class Comparison:
         return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n{self.caption()}\n"
 
     def caption(self) -> str:
-        count = len(self.seeds)
-        seeds = f"mean and deviation over {count} seeds" if count > 1 else "one seed"
+        many = len(self.seeds) > 1
+        seeds = f"mean ± deviation of {len(self.seeds)} seeds" if many else "one seed"
+        over = "over seeds" if many else "over clients, without the chance in training"
         return (
             f"Accuracy in %, the mean over clients of each one's accuracy on its own test images; "
-            f"{seeds}. Best bold, second underlined. The difference is paired, client by client, "
-            f"with its {CONFIDENCE:.0%} interval over clients; chance in training, which clients "
-            f"of one seed share, is not in it. Images, bytes and seconds are of one seed; images "
-            f"and bytes are those of stage 1."
+            f"{seeds}; best bold, second underlined. 'Over clients' is their deviation; head and "
+            f"tail classes are those of which a client has more and fewer images than of its "
+            f"median class; the worst tenth is of the clients. The difference is paired, client "
+            f"by client, with its {CONFIDENCE:.0%} interval {over}. Costs are of one seed, images "
+            f"and bytes of stage 1."
         )
 
 
@@ -215,8 +219,13 @@ def _line(
         return float(np.mean(known)) if known else None
 
     means = [r["accuracy"]["mean"] for r in results if r["accuracy"]["mean"] is not None]
-    gains = [a[c] - b[c] for a, b in zip(own, reference, strict=True) for c in a.keys() & b.keys()]
-    difference, low, high = (None, None, None) if is_reference else interval(gains)
+    gains = [
+        [a[client] - b[client] for client in sorted(a.keys() & b.keys())]
+        for a, b in zip(own, reference, strict=True)
+    ]
+    # Clients of one seed share an encoder and its luck: only seeds are independent of each other.
+    units = [float(np.mean(g)) for g in gains if g] if len(gains) > 1 else gains[0]
+    difference, low, high = (None, None, None) if is_reference else interval(units)
     costs = {
         key: float(np.mean([result["cost"][key] for result in results]))
         for key in ("images", "bytes_up", "bytes_down")

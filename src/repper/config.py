@@ -20,6 +20,7 @@ from repper.engines import ENGINES
 from repper.errors import RepperError, nearest, unknown
 from repper.heads import HEADS
 from repper.methods import METHODS
+from repper.methods.schedule import Schedule, cohort_size
 from repper.options import option, options_of
 from repper.partition import Partition, by_folders, read_partition, split
 from repper.personalize import (
@@ -173,7 +174,9 @@ class Config:
     )
     workers: int = _how(0, "processes of the pool; 0: one per core", least=0, most=1024)
     device: str = _how("auto", "auto, cpu, cuda, cuda:N or mps")
-    out: str | None = _how(None, "run folder (default: runs/ and a name made from the settings)")
+    out: str | None = _how(
+        None, "folder to write to (default: runs/ and a name made from the settings)"
+    )
 
     overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Settings of single clients, from `[clients.N]` tables of a TOML file: `personalize`."""
@@ -184,11 +187,6 @@ class Config:
         if self.validation and not self.evaluate_every:
             raise RepperError(
                 "--validation chooses among evaluated rounds: give --evaluate-every N too"
-            )
-        if self.evaluate_every > self.rounds > 0 and self.validation:
-            raise RepperError(
-                f"--evaluate-every {self.evaluate_every} evaluates none of {self.rounds} rounds, "
-                f"so --validation has nothing to choose from"
             )
         if self.init_clients == "same" and self.init is None:
             raise RepperError(
@@ -202,8 +200,13 @@ class Config:
                     raise unknown(f"personalize in [clients.{client}]", value, personalizer_names())
 
     def check_clients(self) -> None:
-        """Refuse settings about clients that do not exist, once their number is known."""
+        """Refuse settings that do not go with the number of clients, once it is known."""
         self.stage1()
+        if self.validation and self.evaluate_every > (rounds := self.build_schedule().rounds) > 0:
+            raise RepperError(
+                f"--evaluate-every {self.evaluate_every} evaluates none of {rounds} rounds of "
+                f"{self.method}, so --validation has nothing to choose from"
+            )
         for client in self.overrides:
             if not 0 <= client < self.clients:
                 raise RepperError(
@@ -269,6 +272,12 @@ class Config:
     def build_method(self) -> Method:
         kind = METHODS[self.method]
         return kind(**{f.name: getattr(self, f.name) for f in dataclasses.fields(kind)})
+
+    def build_schedule(self) -> Schedule:
+        """How much the method trains, for the rounds and the participation asked for."""
+        clients = len(self.stage1())
+        share = cohort_size(clients, self.participation) / clients
+        return self.build_method().schedule(Schedule(share, self.rounds))
 
     def personalize_as(self, client: int) -> str:
         """The name of what this client does last."""

@@ -7,38 +7,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from repper import run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import EncoderSpec, encoder_origin, read_encoder
+from repper.encoders.encoder import encoder_origin
 from repper.engines import ENGINES
 from repper.engines.client import Task
 from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.federate import Round, federate
-from repper.methods.method import Method, Network, Schedule, build_network, unshared
+from repper.methods.method import Method, initial_own, keeps_own
 from repper.params import (
     Params,
     WeightedMean,
     clone,
     is_encoder,
-    load_params,
     params_of,
     select,
 )
 from repper.partition import Partition, read_partition
-from repper.personalize import NEED_A_HEAD
+from repper.plan import plan
 from repper.private import PrivateStore
 from repper.run_folder import Checkpoint
 from repper.runs import Run
-from repper.seeds import Purpose, torch_seed
 
 
 @dataclass(frozen=True)
@@ -77,41 +73,6 @@ class Finished:
 Event = Started | RoundDone | ClientDone | Finished
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A run whose settings and data were checked, with nothing written yet."""
-
-    config: Config
-    data: Dataset
-    partition: Partition
-    folder: Path
-    spec: EncoderSpec
-    method: Method
-    network: Network
-
-
-def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
-    """Settle what the settings leave open, and refuse those that cannot work."""
-    config = replace(
-        config,
-        device=resolve_device(config.device),
-        personalize=config.personalize_as(-1),
-    )
-    data = data or config.load_data()
-    if partition is None:
-        partition = config.build_partition(data)
-        config = replace(config, clients=partition.clients)
-    else:
-        partition.check(data)
-        config = describe_partition(config, partition)
-    config.check_clients()
-    folder = Path(config.out or Path("runs") / config.name())
-    spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
-    method = config.build_method()
-    network = initial_network(config, method, spec, len(data.classes))
-    return Plan(config, data, partition, folder, spec, method, network)
-
-
 def execute(
     config: Config,
     data: Dataset | None = None,
@@ -129,19 +90,21 @@ def execute(
     folder, spec, method = planned.folder, planned.spec, planned.method
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     shared = clone(select(params_of(planned.network), method.shared))
-    own = clone(unshared(method, planned.network))
-    store = PrivateStore(folder / run_folder.PRIVATE) if own else None
+    store = None
+    if keeps_own(method, planned.network):
+        store = PrivateStore(folder / run_folder.PRIVATE)
     task = Task(
         config, spec, partition, data.classes, data.flip, config.device, store and store.folder
     )
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite and not resume)
         if store and not (folder / run_folder.CONFIG).is_file():
-            store.begin(own)
-            bring_clients(config, store)
+            store.begin(clone(initial_own(method, planned.network)))
+            _bring_clients(config, store)
         checkpoint = _start_or_resume(folder, config, data, partition, shared)
-        schedule = method.schedule(Schedule(config.participation, config.rounds))
-        yield Started(config, folder, data, partition, schedule.rounds, checkpoint.number)
+        run_folder.check_private(folder, method, checkpoint.number)
+        rounds = config.build_schedule().rounds
+        yield Started(config, folder, data, partition, rounds, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
@@ -180,11 +143,12 @@ def _start_or_resume(
     if read_partition(folder / run_folder.PARTITION, data).hash != partition.hash:
         raise RepperError(f"{folder} was begun with another partition: choose another --out")
     checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
-    if checkpoint.number > config.rounds:
-        raise RepperError(
-            f"{folder} has {checkpoint.number} rounds already, more than --rounds {config.rounds}"
-        )
     result = run_folder.read_result(folder)
+    # Some methods make fewer rounds of those asked for.
+    too_far = checkpoint.number > config.build_schedule().rounds
+    if too_far or (result is not None and result["rounds"] > config.rounds):
+        done = result["rounds"] if result else run_folder.read_run_config(folder).rounds
+        raise RepperError(f"{folder} has {done} rounds already, more than --rounds {config.rounds}")
     if result is not None and result["rounds"] < config.rounds:
         (folder / run_folder.RESULT).unlink()
     run_folder.write_start(folder, config, data, partition)
@@ -196,7 +160,7 @@ def _stage1(
 ) -> Iterator[RoundDone | ClientDone]:
     """Run the rounds that are left, and write each to the folder before going on."""
     config = task.config
-    schedule = method.schedule(Schedule(config.participation, config.rounds))
+    schedule = config.build_schedule()
     rounds = federate(
         engine,
         checkpoint.shared,
@@ -248,7 +212,7 @@ def _facts(
     task: Task, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
 ) -> dict[str, Any]:
     """What is known of a finished run besides its scores."""
-    took_part = {client for record in log for client in record["cohort"]}
+    took_part = {client for record in log[:chosen] for client in record["cohort"]}
     if task.partition.clients in took_part:  # the one who holds the images of all in stage 1
         took_part = set(task.config.stage1())
     groups = {
@@ -278,7 +242,7 @@ def encoder_for_newcomers(
     common = select(shared, is_encoder)
     if common or store is None:
         return common, "shared in training"
-    trained = store.clients()
+    trained = store.clients(number)
     if not trained:
         return store.encoder_of(0, number), "not trained"
     mean = WeightedMean(store.encoder_of(trained[0], number))
@@ -287,83 +251,10 @@ def encoder_for_newcomers(
     return mean.value(), "averaged after training"
 
 
-def bring_clients(config: Config, store: PrivateStore) -> None:
+def _bring_clients(config: Config, store: PrivateStore) -> None:
     """With `--init-clients same`, give clients the encoders of their own from the earlier run."""
-    if config.init_clients == "new" or config.init is None:
-        return
-    earlier = Run(Path(config.init))
-    if earlier.config.clients != config.clients:
-        raise RepperError(
-            f"--init-clients same needs as many clients as {config.init} has: "
-            f"{earlier.config.clients}, not {config.clients}"
-        )
-    theirs = PrivateStore(earlier.folder / run_folder.PRIVATE)
-    if theirs.folder.is_dir():
-        theirs.copy_to(store, earlier.result["chosen_round"], lambda name: "encoder." in name)
-
-
-def describe_partition(config: Config, partition: Partition) -> Config:
-    """The settings with those of a partition that was made before; its manifest has the rest."""
-    given: dict[str, Any] = {"partition": "given", "clients": partition.clients}
-    if "kind" in partition.settings:
-        given["partition"] = partition.settings["kind"]
-    for name in ("alpha", "classes_per_client", "min_train", "min_test"):
-        if name in partition.settings:
-            given[name] = partition.settings[name]
-    return replace(config, **given)
-
-
-def initial_network(config: Config, method: Method, spec: EncoderSpec, classes: int) -> Network:
-    """The network before the first round, after checks that the method can use it."""
-    network = build_network(method, spec, classes, torch_seed(config.seed, Purpose.INIT))
-    for client in (-1, *config.overrides):
-        name = config.personalize_as(client)
-        if name in NEED_A_HEAD and network.linear_head is None:
-            raise RepperError(
-                f"personalize {name!r} uses the head that a method has trained, but "
-                f"{config.method} trains none: choose another --personalize"
-            )
-    if config.rounds and not list(network.encoder.parameters()):
-        raise RepperError(
-            f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
-        )
-    if config.init:
-        given, params = read_encoder(Path(config.init))
-        if replace(given, size=spec.size) != spec:
-            raise RepperError(
-                f"--init {config.init} holds {_described(given)}, but this run needs "
-                f"{_described(spec)}"
-            )
-        load_params(network, params)
-        if network.own is not network:
-            load_params(network.own, params)
-    return network
-
-
-def _described(spec: EncoderSpec) -> str:
-    return (
-        f"encoder {spec.name!r} of width {spec.width:g} with {spec.norm} norm "
-        f"for {spec.channels} channels"
-    )
-
-
-def resolve_device(name: str) -> str:
-    """The device to use: `auto` is CUDA, else MPS, else the CPU."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise RepperError(
-            f"--device must be auto, cpu, cuda, cuda:N or mps, got {name!r}"
-        ) from error
-    usable = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not usable.get(device.type, False):
-        raise RepperError(f"--device {name} is not available on this machine: use --device auto")
-    return name
+    if config.init_clients == "same" and config.init is not None:
+        earlier = Run(Path(config.init))
+        theirs = PrivateStore(earlier.folder / run_folder.PRIVATE)
+        if theirs.folder.is_dir():
+            theirs.copy_to(store, earlier.result["chosen_round"], lambda name: "encoder." in name)

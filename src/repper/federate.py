@@ -10,6 +10,7 @@ import numpy as np
 
 from repper.engines.engine import Engine, Update
 from repper.errors import RepperError
+from repper.methods.schedule import cohort_size
 from repper.params import Params, WeightedMean, check_update
 from repper.seeds import Purpose, stream
 
@@ -46,8 +47,8 @@ def federate(
 def choose_cohort(
     clients: Sequence[int], participation: float, random: np.random.Generator
 ) -> tuple[int, ...]:
-    """`max(round(C * K), 1)` different clients, in ascending order."""
-    size = max(round(participation * len(clients)), 1)
+    """Different clients at random, in ascending order."""
+    size = cohort_size(len(clients), participation)
     return tuple(sorted(int(c) for c in random.choice(clients, size, replace=False)))
 
 

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli_w
 
 from repper import run_folder
-from repper.comparison import Comparison, Row
+from repper.comparison import CELLS, TABLE, Comparison, Row
 from repper.config import OPTIONS, Config, read_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError, unknown
-from repper.experiment import Event, execute, plan
+from repper.experiment import Event, execute
 from repper.files import write_atomically
 from repper.methods import METHODS
+from repper.partition import read_partition
 from repper.personalize import personalizer_names
+from repper.plan import plan
 
-SETTINGS = "settings.toml"
+SETTINGS = "comparison.toml"
+MOST_SEEDS = 1000
 PER_CELL = {"method", "personalize", "seed"}
 """Settings in which the cells of one comparison may differ."""
 
@@ -77,6 +80,8 @@ def _augment_for(text: str) -> dict[str, str]:
             )
         if method not in METHODS:
             raise unknown("method in --augment-for", method, METHODS)
+        if method in found:
+            raise RepperError(f"--augment-for names {method} twice")
         found[method] = OPTIONS["augment"].check(level)
     return found
 
@@ -98,22 +103,27 @@ def compare(
         raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise RepperError(f"--seeds must be 1 to {MOST_SEEDS}, got {seeds}")
     data = data or config.load_data()
     for row in rows:
         plan(row.config(config, config.seed, folder), data)
     cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
+    hashes = {seed: replace(config, seed=seed).build_partition(data).hash for _, seed in cells}
     with run_folder.locked(folder):
         if overwrite:
-            shutil.rmtree(folder / "runs", ignore_errors=True)
+            _clear(folder)
         write_atomically(folder / SETTINGS, tomli_w.dumps(config.to_toml()))
         for number, (row, seed) in enumerate(cells, start=1):
             cell = row.config(config, seed, folder)
             target = Path(str(cell.out))
             if (target / run_folder.RESULT).is_file():
+                _check_same_images(target, data, hashes[seed])
                 continue
             source = _trained(rows, row, config, seed, folder)
-            if source and not (target / run_folder.CONFIG).is_file():
-                shutil.rmtree(target, ignore_errors=True)
+            if source:
+                if target.exists():
+                    shutil.rmtree(target)
                 run_folder.branch(source, target, row.personalize)
             yield CellStarted(row, seed, number, len(cells), source is not None)
             yield from execute(cell, data, resume=True)
@@ -125,9 +135,9 @@ def compare(
 def _trained(rows: Sequence[Row], row: Row, config: Config, seed: int, folder: Path) -> Path | None:
     """A finished run that has trained what this cell needs, if there is one.
 
-    Validation chooses a round by the heads' accuracy, so rows then have to train each for itself.
+    Where heads are tested on the way, and may choose the round, each row trains for itself.
     """
-    if config.validation:
+    if config.evaluate_every:
         return None
     for other in rows:
         path = Path(str(other.config(config, seed, folder).out))
@@ -136,9 +146,24 @@ def _trained(rows: Sequence[Row], row: Row, config: Config, seed: int, folder: P
     return None
 
 
+def _clear(folder: Path) -> None:
+    """Remove what a comparison has written, its tables first."""
+    for path in folder.glob(f"{TABLE}.*"):
+        path.unlink()
+    if (folder / CELLS).exists():
+        shutil.rmtree(folder / CELLS)
+
+
+def _check_same_images(cell: Path, data: Dataset, partition: str) -> None:
+    """Refuse to put cells with different images, or differently dealt ones, into one table."""
+    if read_partition(cell / run_folder.PARTITION, data).hash != partition:
+        raise RepperError(f"{cell} was made with another partition: choose another --out")
+
+
 def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this comparison may not be written to; write nothing."""
     if (folder / SETTINGS).is_file():
+        earlier = Config(**read_config(folder / SETTINGS))  # else it is not ours to replace
         if overwrite:
             return
         if not resume:
@@ -146,8 +171,7 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
                 f"{folder} already holds a comparison: add --resume to go on with it, "
                 f"--overwrite to replace it, or choose another --out"
             )
-        before = _common(Config(**read_config(folder / SETTINGS)))
-        now = _common(config)
+        before, now = _common(earlier), _common(config)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
                 raise RepperError(

@@ -7,10 +7,9 @@ with each client's accuracy after every epoch besides.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from repper.config import Config
+from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import DATASETS
 from repper.datasets.dataset import Dataset
 from repper.datasets.shape import shaped
@@ -20,6 +19,9 @@ from repper.experiment import Event, execute
 from repper.heads import HEADS
 from repper.personalize import NEED_A_HEAD
 from repper.runs import Run
+
+DEALT = ("dirichlet", "iid", "shards")
+"""Partitions that a new seed deals anew."""
 
 
 def join(
@@ -34,7 +36,8 @@ def join(
     """Let clients that the run has never seen, or the same ones with other images, fit heads.
 
     `settings` are those in `JOIN_SETTINGS`; what they do not give is as in the run, except that
-    heads are linear, and the seed is the run's next one, so that images are dealt anew.
+    heads are linear, and that images are dealt anew: with the run's next seed, and by Dirichlet
+    where the run had a manifest, folders, or other data.
     """
     config = join_config(run, settings, same_clients)
     spec, _ = read_encoder(run.folder)
@@ -46,7 +49,8 @@ def join(
 def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Config:
     """The settings of the run without rounds that lets clients join."""
     before = run.config
-    spec, _ = read_encoder(Path(run.result["run"]))
+    _ = run.result  # a run that is not finished is refused
+    spec, _ = read_encoder(run.folder)
     personalize = settings.get("personalize") or "linear"
     if personalize in NEED_A_HEAD:
         raise RepperError(
@@ -59,15 +63,15 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
         )
     if same_clients and settings.get("data", before.data) != before.data:
         raise RepperError(f"--same-clients keeps the run's data set {before.data!r}")
-    inherited = ("data", "data_dir", "partition", "clients", "alpha", "classes_per_client",
-                 "min_train", "min_test", "train_images", "test_share", "skip_unreadable",
-                 "engine", "workers")  # fmt: skip
-    kept = {name: getattr(before, name) for name in inherited}
-    if settings.get("data", before.data) != before.data:
+    same_data = settings.get("data", before.data) == before.data
+    kept = {n: getattr(before, n) for n in JOIN_SETTINGS if n not in ("out", "image_size")}
+    if not same_data:
         # What was said of one data set need not make sense for another.
-        kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition", "data")}
+        kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition")}
+    elif before.partition not in DEALT:
+        del kept["partition"]  # the same images for the same clients would make no newcomers
     taken = kept | {"personalize": "linear", "head_curve": 1, "seed": before.seed + 1} | settings
-    if taken.get("image_size") is None and taken.get("data") not in DATASETS:
+    if taken.get("image_size") is None and taken["data"] not in DATASETS:
         taken["image_size"] = spec.size
     return Config(
         **taken,
@@ -79,5 +83,4 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
         knn=0,
         init=str(run.folder),
         init_clients="same" if same_clients else "new",
-        **{n: getattr(before, n) for n in ("mu", "ditto_lambda", "fedrep_head_epochs")},
     )

@@ -52,8 +52,8 @@ class Option:
         value = self._plain(value)
         if type(value) is not self.kind:
             raise RepperError(f"--{self.key} must be {self._expected}, got {value!r}")
-        if self.kind is str and "\0" in str(value):
-            raise RepperError(f"--{self.key} holds a null character")
+        if isinstance(value, str) and not value.isprintable():
+            raise RepperError(f"--{self.key} holds characters that are not text: {value!r}")
         if self.choices is not None and value not in (known := tuple(self.choices())):
             raise unknown(self.key.replace("-", " "), value, known)
         if self.kind in (int, float):

@@ -134,6 +134,15 @@ def read_params(path: Path) -> tuple[Params, dict[str, str]]:
     return params, notes
 
 
+def read_notes(path: Path) -> dict[str, str]:
+    """What the header of a file of `save_params` says; the parameters are not read."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise RepperError(f"{path} is damaged or not a safetensors file ({error})") from error
+
+
 def _some(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

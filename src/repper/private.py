@@ -13,11 +13,20 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import cast, final
 
 from repper.errors import RepperError
-from repper.params import Params, is_encoder, is_personal, read_params, save_params, select
+from repper.params import (
+    Params,
+    is_encoder,
+    is_personal,
+    read_notes,
+    read_params,
+    save_params,
+    select,
+)
 
 INITIAL = "initial.safetensors"
 
@@ -30,37 +39,45 @@ class PrivateStore:
     folder: Path
 
     def begin(self, initial: Params) -> None:
-        """Keep the values that a client starts from."""
-        self.folder.mkdir(exist_ok=True)
+        """Keep the values that a client starts from, and nothing of an earlier attempt."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
         save_params(self.folder / INITIAL, initial, {})
+
+    @cached_property
+    def _initial(self) -> Params:
+        return read_params(self.folder / INITIAL)[0]
 
     def read(self, client: int, number: int) -> Params:
         """The client's parameters as they were after round `number`."""
-        params, _ = read_params(self.folder / INITIAL)
-        if (path := self._newest(client, number)) is not None:
-            own, _ = read_params(path)
-            if not own.keys() <= params.keys():
-                raise RepperError(f"{path} does not hold private parameters of this run")
-            params |= own
-        return params
+        path = self._newest(client, number)
+        if path is None:
+            return dict(self._initial)
+        own, notes = read_params(path)
+        if notes.get("client") != str(client):
+            raise RepperError(f"{path} does not belong to client {client}")
+        return self._initial | own
 
     def digest(self, client: int, number: int) -> str:
         """The digest in the client's file after round `number`; empty if it has none."""
         path = self._newest(client, number)
-        return "" if path is None else read_params(path)[1]["digest"]
+        return "" if path is None else read_notes(path)["digest"]
 
     def write(self, client: int, number: int, params: Params, keep_all: bool) -> None:
         """Keep what the client has after round `number`; older files go unless `keep_all`."""
-        own = self.folder / str(client)
-        own.mkdir(exist_ok=True)
+        (self.folder / str(client)).mkdir(exist_ok=True)
         before = sorted((n for n in self._rounds(client) if n < number), reverse=True)
-        save_params(own / f"{number}.safetensors", params, {})
+        save_params(self.path(client, number), params, {"client": str(client)})
         for old in [] if keep_all else before[1:]:
-            (own / f"{old}.safetensors").unlink(missing_ok=True)
+            self.path(client, old).unlink(missing_ok=True)
 
-    def clients(self) -> list[int]:
-        """The clients that have a file, in order."""
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+    def path(self, client: int, number: int) -> Path:
+        return self.folder / str(client) / f"{number}.safetensors"
+
+    def clients(self, number: int) -> list[int]:
+        """The clients that had a file after round `number`, in order."""
+        known = sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+        return [client for client in known if self._newest(client, number) is not None]
 
     def encoder_of(self, client: int, number: int) -> Params:
         """The client's own encoder, as `encoder.*`; empty if it has none of its own."""
@@ -74,9 +91,9 @@ class PrivateStore:
 
         Only parameters that `wanted` names are given.
         """
-        for client in self.clients():
-            if (path := self._newest(client, number)) is not None:
-                other.write(client, 0, select(read_params(path)[0], wanted), keep_all=True)
+        for client in self.clients(number):
+            path = cast(Path, self._newest(client, number))
+            other.write(client, 0, select(read_params(path)[0], wanted), keep_all=True)
 
     def link_to(self, folder: Path) -> None:
         """A second store with the same content that takes no more space where files can be linked.
@@ -87,7 +104,7 @@ class PrivateStore:
 
     def _newest(self, client: int, number: int) -> Path | None:
         newest = max((n for n in self._rounds(client) if n <= number), default=None)
-        return None if newest is None else self.folder / str(client) / f"{newest}.safetensors"
+        return None if newest is None else self.path(client, newest)
 
     def _rounds(self, client: int) -> Iterator[int]:
         with suppress(FileNotFoundError):

@@ -159,7 +159,8 @@ def print_joined(run: Run, console: Console | None = None) -> None:
         table = Table(title="Mean accuracy over epochs of the heads (%)", title_justify="left")
         means = []
         for epoch in shown:
-            at = [dict(curve).get(epoch) for curve in curves.values()]
+            # A head that is finished earlier, as with a single class, stays as it is.
+            at = [[a for e, a in curve if e <= epoch][-1] for curve in curves.values()]
             known = [accuracy for accuracy in at if accuracy is not None]
             means.append(figure(float(np.mean(known)) if known else None))
             table.add_column(str(epoch), justify="right")

@@ -28,6 +28,7 @@ from repper.engines.engine import Personal
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
 from repper.files import read_json, write_atomically
+from repper.methods.method import Method
 from repper.params import Params, digest, read_params, save_params
 from repper.partition import Partition
 from repper.private import PrivateStore
@@ -143,6 +144,22 @@ def _check_same(old: Config, new: Config, folder: Path) -> None:
             )
 
 
+def check_private(folder: Path, method: Method, number: int) -> None:
+    """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
+    if not method.keeps_private:
+        return
+    store = PrivateStore(folder / PRIVATE)
+    trained = {
+        c: record["round"] for record in read_rounds(folder)[:number] for c in record["cohort"]
+    }
+    for client, last in trained.items():
+        if not store.path(client, last).is_file():
+            raise RepperError(
+                f"{store.path(client, last)} is missing: client {client} has its own parameters "
+                f"there; restore it, or begin again with --overwrite"
+            )
+
+
 def branch(source: Path, target: Path, personalize: str) -> None:
     """Make a folder of a run that has trained what the finished one in `source` has.
 
@@ -154,12 +171,11 @@ def branch(source: Path, target: Path, personalize: str) -> None:
     if (source / PRIVATE).is_dir():
         PrivateStore(source / PRIVATE).link_to(target / PRIVATE)
     if (source / CHECKPOINT).is_file():
+        read_params(source / CHECKPOINT)  # so that damage is not passed on
         shutil.copyfile(source / CHECKPOINT, target / CHECKPOINT)
-    # Accuracies on the way are those of other heads.
-    log = [{k: v for k, v in r.items() if k != "accuracy"} for r in read_rounds(source)]
-    write_atomically(target / ROUNDS, "".join(json.dumps(record) + "\n" for record in log))
-    for name in (PARTITION, ENVIRONMENT):
-        shutil.copyfile(source / name, target / name)
+    for name in (ROUNDS, PARTITION, ENVIRONMENT):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
     write_atomically(target / CONFIG, tomli_w.dumps(config.to_toml()))
 
 

@@ -25,6 +25,7 @@ from repper.run_folder import (
     HEADS,
     PARTITION,
     PRIVATE,
+    check_private,
     read_curves,
     read_result,
     read_rounds,
@@ -74,6 +75,8 @@ class Run:
             name: np.zeros((max(columns["client"]) + 1, classes), np.int64)
             for name in ("n_train", "n", "correct")
         }
+        if max(columns["class"]) >= classes:
+            raise RepperError(f"{self.folder} is damaged: its scores name more classes than it has")
         for row, client in enumerate(columns["client"]):
             heads[client] = columns["head"][row]
             for name, table in counts.items():
@@ -102,10 +105,11 @@ class Run:
 
     def _own_encoder(self, client: int) -> Params:
         """The encoder that is this client's alone; empty where all use the common one."""
-        store = PrivateStore(self.folder / PRIVATE)
-        if not store.folder.is_dir():
+        method, number = self.config.build_method(), self.result["chosen_round"]
+        if not method.own_encoders:
             return {}
-        return store.encoder_of(client, self.result["chosen_round"])
+        check_private(self.folder, method, number)
+        return PrivateStore(self.folder / PRIVATE).encoder_of(client, number)
 
     def predict(
         self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str

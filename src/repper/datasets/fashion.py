@@ -54,6 +54,11 @@ def _idx(folders: Sequence[Path]) -> tuple[Split, Split] | None:
         paths = [path for path in found if path is not None]
         if len(paths) == len(MD5):
             arrays = [read_idx(path) for path in paths]
+            for path, array in zip(paths, arrays, strict=True):
+                if array.shape[1:] not in ((), (28, 28)) or ("images" in path.name) != (
+                    array.ndim == 3
+                ):
+                    raise RepperError(f"{path} does not hold what its name says: {array.shape}")
             train, test = (
                 Split(images[:, None], labels.astype(np.int64))
                 for images, labels in (arrays[:2], arrays[2:])
@@ -79,7 +84,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     # Two zeros, 8 for bytes, the number of dimensions, and each dimension in four bytes.
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     start = 4 + 4 * dimensions
-    if not dimensions or len(content) < start:
+    if not 1 <= dimensions <= 3 or len(content) < start:
         raise RepperError(f"{path} is not an idx file of bytes")
     shape = tuple(int(n) for n in np.frombuffer(content[4:start], ">u4"))
     expected = int(np.prod(shape, dtype=object))

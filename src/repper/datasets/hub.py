@@ -74,14 +74,20 @@ class HubCopy:
 
     def _columns(self, path: Path) -> tuple[list[bytes], Any]:
         try:
-            from pyarrow import parquet
+            from pyarrow import ArrowException, parquet, types
         except ModuleNotFoundError as error:
             raise missing_extra("pyarrow", "train", "reading parquet files") from error
         try:
             table = parquet.read_table(path, columns=[self.image, self.label])
             encoded = [image["bytes"] for image in table[self.image].to_pylist()]
+            if not types.is_integer(table[self.label].type):
+                raise ValueError(f"{self.label} holds {table[self.label].type}, not whole numbers")
+            if not all(isinstance(image, bytes | None) for image in encoded):
+                raise ValueError(f"{self.image} does not hold the bytes of image files")
             labels = np.asarray(table[self.label].to_pylist(), dtype=np.int64)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        except (
+            OSError, ValueError, KeyError, TypeError, OverflowError, ArrowException,
+        ) as error:  # fmt: skip
             reason = str(error).splitlines()[0]
             raise RepperError(
                 f"{path} cannot be read as parquet with columns {self.image} and {self.label}: "

@@ -101,7 +101,10 @@ def _by_client(folder: Path) -> list[Item]:
                 f"{folder / client} holds no class folders of a client: for a folder per class, "
                 f"not per client, leave out --partition folders"
             )
-        items += _by_class(folder / client, client)
+        theirs = list(_by_class(folder / client, client))
+        if not theirs:
+            raise RepperError(f"client {client!r} has no images in {folder / client}")
+        items += theirs
     return items
 
 
@@ -114,6 +117,8 @@ def _by_class(folder: Path, client: str = "", divided: bool = False) -> Iterator
         yield from _classes_in(folder, "", client)
         return
     by_part = {name.lower(): name for name in names}
+    if len(by_part) < len(names):
+        raise RepperError(f"{folder} holds two folders of one name: {', '.join(names)}")
     if "train" not in by_part:
         raise RepperError(f"{folder} holds {names[0]} but no train: put both, or class folders")
     for part in ("train", "test"):
@@ -144,10 +149,14 @@ def _listed(folder: Path) -> tuple[list[str], list[ImageFile]]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
+            if not entry.name.isprintable():  # bytes that are no text, or a line break
+                raise RepperError(f"rename {entry.name!r} in {str(folder)!r}: its name is not text")
             if entry.is_dir():
                 names.append(entry.name)
             elif entry.name.lower().endswith(ENDINGS):
-                state = entry.stat()
+                # A link to nowhere is an image that cannot be read.
+                dangling = entry.is_symlink() and not Path(entry.path).exists()
+                state = entry.stat(follow_symlinks=not dangling)
                 images.append(ImageFile(entry.path, state.st_size, state.st_mtime_ns))
     return sorted(names), sorted(images, key=lambda image: image.path)
 

@@ -72,6 +72,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _decode(source: Path | str | bytes, channels: int, size: int) -> NDArray[np.uint8]:
+    if not isinstance(source, bytes) and Path(source).exists() and not Path(source).is_file():
+        raise OSError("not a file")  # opening a pipe would wait for ever
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
         ImageOps.exif_transpose(file, in_place=True)
         image: Image.Image = file

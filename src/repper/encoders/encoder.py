@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from repper.encoders import ENCODERS
 from repper.errors import RepperError
-from repper.params import Params, params_of, read_params, save_params
+from repper.params import Params, params_of, read_notes, read_params, save_params
 
 
 @final
@@ -65,7 +65,7 @@ def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> 
 
 def encoder_origin(path: Path) -> str:
     """How an encoder came about, by its file or the one in a run folder."""
-    return read_params(_file(path))[1].get("origin", "unknown")
+    return read_notes(_file(path)).get("origin", "unknown")
 
 
 def _file(path: Path) -> Path:
@@ -86,7 +86,10 @@ def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
         )
     except (KeyError, ValueError) as error:
         raise RepperError(f"{path} holds parameters, but not an encoder of repper") from error
-    expected = params_of(nn.ModuleDict({"encoder": spec.build()}))
+    try:
+        expected = params_of(nn.ModuleDict({"encoder": spec.build()}))
+    except (ValueError, RuntimeError, MemoryError, OverflowError) as error:
+        raise RepperError(f"{path} names an encoder that cannot be built: {spec}") from error
     if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in expected.items()}:
         raise RepperError(f"{path} does not hold the parameters of its encoder {spec.name!r}")
     return spec, params

@@ -77,7 +77,8 @@ class Clients:
         )
         rows, _ = self._train_rows(client)
         images, labels = self._pick(self._train_split, rows)
-        lr = config.lr * config.lr_decay ** ((number - 1) // config.lr_decay_every)
+        passed = int((number - 1) * config.build_schedule().stands_for)
+        lr = config.lr * config.lr_decay ** (passed // config.lr_decay_every)
         phases = self._method.phases()
         losses = [self._train(phase, images, labels, lr, random) for phase in phases]
         epochs = [phase.epochs for phase in phases]
@@ -92,8 +93,14 @@ class Clients:
         """Make the network the client's: what all share, and its own as of round `number`."""
         load_params(self._network, self._shared)
         if self._store:
-            load_params(self._network, self._store.read(client, number))
-            self._encoder_digest = ""
+            if self._network.own is not self._network:
+                # A personal model begins as the model that its client first receives.
+                load_params(self._network.own, self._shared)
+            own = self._store.read(client, number)
+            _check_private(own, params_of(self._network), client)
+            load_params(self._network, own)
+            if self._method.own_encoders:
+                self._encoder_digest = ""
 
     def _train(
         self, phase: Phase, images: Tensor, labels: Tensor, lr: float, random: torch.Generator
@@ -239,3 +246,12 @@ class Clients:
     def _pick(self, split: Labelled, rows: Rows) -> Labelled:
         images, labels = (tensor[torch.from_numpy(rows)].to(self._device) for tensor in split)
         return images, labels
+
+
+def _check_private(own: Params, network: Params, client: int) -> None:
+    """Refuse private parameters that do not fit; copying them might go well all the same."""
+    for name, value in own.items():
+        if name not in network or network[name].shape != value.shape:
+            raise RepperError(
+                f"the private parameters of client {client} do not belong to this run: {name}"
+            )

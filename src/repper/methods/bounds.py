@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 from torch.nn.functional import cross_entropy
 
-from repper.methods.method import ClassifierMethod, Phase, Schedule
-
-
-def same_budget(asked: Schedule) -> Schedule:
-    """All take part in every round, in C times the rounds: as many epochs as others have."""
-    rounds = max(1, round(asked.rounds * asked.participation)) if asked.rounds else 0
-    return replace(asked, participation=1.0, rounds=rounds)
+from repper.methods.method import ClassifierMethod, Phase
+from repper.methods.schedule import Schedule
 
 
 @final
@@ -22,7 +17,8 @@ class Local(ClassifierMethod):
     """The floor, as in McMahan et al. 2017 and after: every client alone, by cross-entropy.
 
     Our reading: a client trains rounds x C x E epochs, what a federated one does on average. That
-    makes round(rounds x C) rounds of E epochs in which all clients take part.
+    makes round(rounds x C) rounds of E epochs in which all clients take part; a learning rate that
+    falls with rounds falls accordingly faster.
     """
 
     epochs: int
@@ -34,7 +30,7 @@ class Local(ClassifierMethod):
         return (Phase(lambda name: True, self.epochs, cross_entropy),)
 
     def schedule(self, asked: Schedule) -> Schedule:
-        return same_budget(asked)
+        return asked.as_everyone()
 
 
 @final
@@ -57,4 +53,4 @@ class Central(ClassifierMethod):
         return (Phase(self.shared, self.epochs, cross_entropy),)
 
     def schedule(self, asked: Schedule) -> Schedule:
-        return same_budget(asked)
+        return asked.as_everyone()

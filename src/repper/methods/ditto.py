@@ -17,7 +17,8 @@ class Ditto(ClassifierMethod):
     """Li et al. 2021: FedAvg, and a personal model v pulled by lambda/2 |v - w_t|^2.
 
     Our reading: both are trained for E epochs in a round, so Ditto processes twice the images; w_t
-    is the model that the server sent. A client answers with its personal model.
+    is the model that the server sent. A client's personal model begins as the model it first
+    receives, and is what it answers with; who has never trained answers with the shared one.
     """
 
     epochs: int

@@ -60,15 +60,18 @@ class FedRep(ClassifierMethod):
     epochs: int
     fedrep_head_epochs: int | None
 
+    def __post_init__(self) -> None:
+        if (self.fedrep_head_epochs or 0) >= self.epochs:
+            raise RepperError(
+                f"--fedrep-head-epochs {self.fedrep_head_epochs} leaves none of {self.epochs} "
+                f"--epochs for the encoder"
+            )
+
     def shared(self, name: str) -> bool:
         return is_encoder(name)
 
     def phases(self) -> tuple[Phase, ...]:
         head = self.fedrep_head_epochs or max(1, self.epochs // 2)
-        if self.fedrep_head_epochs and head >= self.epochs:
-            raise RepperError(
-                f"--fedrep-head-epochs {head} leaves none of {self.epochs} --epochs for the encoder"
-            )
         return (
             Phase(is_head, head, cross_entropy),
             Phase(is_encoder, max(1, self.epochs - head), cross_entropy),
@@ -80,7 +83,8 @@ class FedRep(ClassifierMethod):
 class FedBABU(ClassifierMethod):
     """Oh et al. 2022: train and share the encoder under a head that stays as it was drawn.
 
-    Our reading: the head is the same for all and needs not travel; it is fine-tuned at the end.
+    Our reading: the head is the same for all and need not travel. At the end the head alone is
+    fine-tuned, as for every other method here, not the whole network.
     """
 
     epochs: int

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from repper.encoders.encoder import Encoder, EncoderSpec
-from repper.params import Params, params_of, select
+from repper.methods.schedule import Schedule
+from repper.params import Params, is_personal, params_of, select
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A pure function of the network's outputs and the labels, one row per view."""
@@ -33,14 +34,6 @@ class Phase:
     views: int = 1
     pull: float = 0.0
     personal: bool = False
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which share of the clients takes part in each round, and how many rounds there are."""
-
-    participation: float
-    rounds: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +66,16 @@ class Method(ABC):
     def private(self, name: str) -> bool:
         """Whether a client keeps its own value of this parameter from one round to the next."""
         return not self.shared(name) and any(phase.moves(name) for phase in self.phases())
+
+    @property
+    def own_encoders(self) -> bool:
+        """Whether clients have encoders of their own."""
+        return self.private("encoder.") or self.private("personal.")
+
+    @property
+    def keeps_private(self) -> bool:
+        """Whether a client keeps anything for itself."""
+        return self.own_encoders or self.private("head.")
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Network(nn.Module):
 
     @property
     def linear_head(self) -> nn.Linear | None:
-        """The linear head that the method trains, if it trains one."""
+        """The method's linear head, if it has one."""
         return cast(nn.Linear | None, self._modules.get("head"))
 
 
@@ -124,6 +127,11 @@ def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) ->
     return Network(encoder, top, method.personal_copy)
 
 
-def unshared(method: Method, network: Network) -> Params:
-    """The parameters that never travel: private ones, and those that are never trained."""
-    return select(params_of(network), lambda name: not method.shared(name))
+def keeps_own(method: Method, network: Network) -> bool:
+    """Whether some parameters never travel: private ones, or those that are never trained."""
+    return not all(map(method.shared, params_of(network)))
+
+
+def initial_own(method: Method, network: Network) -> Params:
+    """What a client begins with that does not travel; its personal copy begins as it receives."""
+    return select(params_of(network), lambda n: not (method.shared(n) or is_personal(n)))
