@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import repper as api
-from conftest import last_json
+from conftest import last_json, make_dataset
 from repper.comparison import Comparison, Row, interval
 from repper.config import Config
 from repper.errors import RepperError
@@ -173,6 +173,54 @@ def test_augmentation_can_differ_by_method(digits, tmp_path):
     # The same comparison without the flag goes into the same folder: only fedavg is run again.
     both = run_all(digits, folder, "repper+linear,fedavg", resume=True)
     assert [e.row.name for e in both if isinstance(e, CellStarted)] == ["fedavg+keep"]
+
+
+def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path):
+    events = run_all(digits, tmp_path / "c", "repper+linear,repper+svm", evaluate_every=1)
+    assert sum(isinstance(e, RoundDone) for e in events) == 4
+    for row in ("repper+linear", "repper+svm"):
+        run = api.open_run(tmp_path / "c" / "cells" / f"{row}-seed0")
+        assert run.rounds()[-1]["accuracy"] == run.accuracy
+
+
+def test_cells_with_other_images_do_not_come_into_one_table(tmp_path):
+    run_all(make_dataset(), tmp_path / "c", "fedavg", data="toy", min_train=2)
+    with pytest.raises(RepperError, match="was made for other data"):
+        run_all(
+            make_dataset(train=90), tmp_path / "c", "fedavg,local", data="toy", min_train=2, resume=True
+        )  # fmt: skip
+
+
+def test_overwriting_begins_without_the_old_table_and_touches_nothing_else(digits, tmp_path):
+    folder = tmp_path / "c"
+    run_all(digits, folder, "fedavg")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "mine.txt").write_text("mine")
+    config = Config(out=str(folder), **QUICK | {"rounds": 1})
+    events = compare(config, rows_of("fedavg"), 1, digits, overwrite=True)
+    next(events)
+    assert sorted(p.name for p in folder.iterdir() if p.name[0] != ".") == [
+        "comparison.toml",
+        "runs",
+    ]
+    events.close()
+    (folder / "comparison.toml").write_text("[tool]\nx = 1\n")
+    with pytest.raises(RepperError, match="unknown setting 'tool'"):
+        list(compare(config, rows_of("fedavg"), 1, digits, overwrite=True))
+    assert (folder / "runs" / "mine.txt").read_text() == "mine"
+
+
+def test_settings_that_belong_to_rows_are_refused(digits, tmp_path):
+    with pytest.raises(RepperError, match="leave out personalize"):
+        api.compare(["fedavg"], digits, personalize="svm", out=tmp_path / "c")
+    for seeds in (0, 10**20):
+        with pytest.raises(RepperError, match="--seeds must be 1 to 1000"):
+            api.compare(["fedavg"], digits, seeds=seeds, out=tmp_path / "c")
+    with pytest.raises(RepperError, match="--augment-for names fedavg twice"):
+        rows_of("fedavg", "fedavg=none,fedavg=weak")
+    with pytest.raises(RepperError, match="--fedrep-head-epochs 9 leaves none of 1"):
+        run_all(digits, tmp_path / "c", "fedavg,fedrep", fedrep_head_epochs=9)
+    assert not (tmp_path / "c").exists()
 
 
 def test_an_interval_is_students(digits):

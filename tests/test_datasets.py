@@ -60,7 +60,7 @@ def png(array):
 def write_hub(path, images, labels, image="img", label="label"):
     """A parquet file as the hub has it; an image may be given as bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"bytes": i if isinstance(i, bytes) else png(i), "path": None} for i in images]
+    rows = [{"bytes": i if isinstance(i, bytes | str) else png(i), "path": None} for i in images]
     parquet.write_table(pyarrow.table({image: rows, label: labels}), path)
 
 
@@ -107,7 +107,9 @@ def test_the_hubs_converted_files_lie_in_folders(tmp_path):
         ((photos(2), [0, 10]), "'cifar10', train: labels must be 0 to 9, got 0 to 10"),
         ((photos(2, size=28), [0, 1]), "another data set: its images are 28 x 28, not 32 x 32"),
         ((photos(2), [0, 1], "image"), "cannot be read as parquet with columns img and label"),
-        ((photos(2), ["cat", "dog"]), "cannot be read as parquet with columns img and label"),
+        ((photos(2), ["cat", "dog"]), "label holds string, not whole numbers"),
+        ((photos(2), [0.0, 1.7]), "label holds double, not whole numbers"),
+        ((["no bytes", "either"], [0, 1]), "img does not hold the bytes of image files"),
     ],
 )
 def test_bad_parquet_files_are_named(tmp_path, rows, message):
@@ -159,6 +161,7 @@ def test_idx_files_are_read(tmp_path, pattern):
         (lambda c: b"", "is not an idx file"),
         (lambda c: b"\0\0\x0d" + c[3:], "is not an idx file of bytes"),
         (lambda c: gzip.compress(c)[:-20], "truncated or damaged"),
+        (lambda c: c[:3] + b"\x64" + c[4:], "is not an idx file of bytes"),
     ],
 )
 def test_damaged_idx_files_are_named(tmp_path, damage, message):

@@ -29,6 +29,7 @@ class Server:
 
     def __init__(self):
         self.files, self.asked, self.cut, self.ranges = {"/file": CONTENT}, [], None, True
+        self.shift = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -56,6 +57,7 @@ class Server:
         handler.send_response(206 if start else 200)
         handler.send_header("Content-Length", str(len(content) - start))
         if start:
+            start -= self.shift
             handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         handler.end_headers()
         end, self.cut = self.cut, None
@@ -121,6 +123,15 @@ def test_a_server_that_ignores_ranges_sends_all_again(tmp_path, server, capsys):
     assert fetch.fetch(server.remote(), tmp_path).read_bytes() == CONTENT
     assert server.asked == [("/file", "bytes=300000-")]
     assert capsys.readouterr().err == "file: 0.7 of 0.7 MB\n"
+
+
+def test_a_part_of_another_place_is_not_appended(tmp_path, server):
+    (tmp_path / "file.part").write_bytes(CONTENT[:1000])
+    server.shift = 7
+    with pytest.raises(RepperError):
+        fetch.fetch(server.remote(), tmp_path)
+    server.shift = 0
+    assert fetch.fetch(server.remote(), tmp_path).read_bytes() == CONTENT
 
 
 def test_a_part_that_is_whole_is_taken(tmp_path, server):
@@ -211,6 +222,15 @@ def test_cinic10_is_fetched_and_unpacked(tmp_path, server, monkeypatch):
     folder = tmp_path / "data" / "cinic10" / "CINIC-10"
     assert sorted(os.listdir(folder)) == ["test", "train", "valid"]
     assert load("cinic10", tmp_path / "data").digest == data.digest
+
+
+def test_a_cinic10_archive_with_another_checksum_is_refused(tmp_path):
+    archive = tmp_path / "cinic10" / "CINIC-10.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(b"something else")
+    with pytest.raises(RepperError, match="is damaged or not the official file"):
+        load("cinic10", tmp_path)
+    assert [p.name for p in archive.parent.iterdir()] == [archive.name]
 
 
 def test_fashion_mnist_is_fetched_file_by_file(tmp_path, server, monkeypatch):

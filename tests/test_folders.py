@@ -197,6 +197,15 @@ def one(*folders, count=3):
         (one("anna/a", "anna/b", "ben/train/a", "ben/test/a", count=1), True, "client 'anna'"),
         (lambda root: [one("anna/a", "anna/b")(root), fill(root / "ben" / "a", 2)], True,
          "client 'ben' has 1 images to learn from and 1 to test on"),
+        (one("train/a", "Train/b"), False, "two folders of one name: Train, train"),
+        (lambda root: [one("anna/a", "anna/b")(root), (root / "ben" / "a").mkdir(parents=True)],
+         True, "client 'ben' has no images"),
+        (lambda root: [one("a", "b")(root), (root / "c\udcff").mkdir()], False,
+         r"rename 'c.udcff' in .*photos': its name is not text"),
+        (lambda root: [one("a", "b")(root), os.mkfifo(root / "a" / "pipe.png")], False,
+         "cannot read image .*pipe.png"),
+        (lambda root: [one("a", "b")(root), (root / "a" / "x.png").symlink_to("nowhere")], False,
+         "cannot read image .*x.png"),
     ],
 )  # fmt: skip
 def test_folders_that_cannot_be_used_say_why(root, make, by_client, message):

@@ -1,6 +1,7 @@
 """Clients that a run has never seen take its encoder and fit their own heads."""
 
 import hashlib
+import json
 
 import pytest
 
@@ -100,6 +101,38 @@ def test_the_same_clients_keep_encoders_of_their_own(runs, digits, tmp_path, met
     assert len(joined.predict(0, digits.test.images[:3])) == 3
     params = read_params(run.folder / "checkpoint" / "last.safetensors")[0]
     assert method == "lg-fedavg" or digest(select(params, is_encoder)) == common
+
+
+def test_newcomers_to_a_run_with_a_manifest_are_dealt_other_images(digits, tmp_path):
+    partition = api.split(digits, clients=4, alpha=1.0, seed=3)
+    partition.save(tmp_path / "p.json", digits)
+    run = api.run(
+        digits, out=tmp_path / "run", **QUICK | {"partition": str(tmp_path / "p.json"), "rounds": 1}
+    )
+    joined = api.join(run, head_epochs=3, out=tmp_path / "j")
+    assert joined.config.partition == "dirichlet"
+    hashes = [json.loads((r.folder / "partition.json").read_text())["hash"] for r in (run, joined)]
+    assert hashes[0] == partition.hash != hashes[1]
+
+
+def test_a_run_is_not_replaced_by_those_who_join_it(runs, digits):
+    before = tree(runs["fedavg"].folder)
+    with pytest.raises(RepperError, match="holds the encoder to start from"):
+        api.join(runs["fedavg"], digits, out=runs["fedavg"].folder, overwrite=True)
+    with pytest.raises(RepperError, match="holds the encoder to start from"):
+        api.run(
+            digits, init=str(runs["fedavg"].folder / "encoder.safetensors"),
+            out=runs["fedavg"].folder, overwrite=True, **QUICK,
+        )  # fmt: skip
+    assert tree(runs["fedavg"].folder) == before
+
+
+def test_heads_have_the_settings_of_the_run_unless_told_otherwise(digits, tmp_path):
+    run = api.run(
+        digits, out=tmp_path / "run", head_lr=0.5, head_input="z", **QUICK | {"rounds": 0}
+    )
+    joined = api.join(run, head_input="r", head_epochs=2, out=tmp_path / "j")
+    assert (joined.config.head_lr, joined.config.head_input) == (0.5, "r")
 
 
 def test_what_cannot_join_is_refused(runs, digits, tmp_path):

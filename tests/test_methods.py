@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from repper.config import Config
+from repper.edge import read_head
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.client import Clients, Task
 from repper.errors import RepperError
@@ -243,6 +244,45 @@ def test_ditto_answers_with_the_personal_model(fleet):
     assert digest(params_of(own)) != digest(
         select(params_of(clients._network), ditto.method.shared)
     )
+
+
+def test_ditto_keeps_the_personal_head(fleet, tmp_path):
+    ditto = fleet("ditto", personalize="keep")
+    ditto.fit(0)
+    ditto.clients.personalize(0, 1, tmp_path)
+    own = ditto.store.read(0, 1)["personal.head.weight"]
+    assert np.array_equal(read_head(tmp_path / "0.safetensors").arrays["weight"], own.numpy())
+    # Who has never trained answers with what the server sent, encoder and head.
+    ditto.clients.personalize(1, 1, tmp_path)
+    head = read_head(tmp_path / "1.safetensors")
+    assert np.array_equal(head.arrays["weight"], ditto.shared["head.weight"].numpy())
+    assert head.encoder == digest(select(ditto.shared, is_encoder))
+
+
+def test_the_loss_is_the_mean_over_the_epochs_of_all_phases(fleet):
+    fedrep = fleet("fedrep", epochs=4, fedrep_head_epochs=3, lr=0.01)
+    seen = []
+    train = fedrep.clients._train
+
+    def watched(*arguments):
+        seen.append(train(*arguments))
+        return seen[-1]
+
+    fedrep.clients._train = watched
+    assert fedrep.fit(0).loss == pytest.approx((3 * seen[0] + seen[1]) / 4)
+    assert abs(seen[0] - seen[1]) > 1e-3
+
+
+def test_the_learning_rate_of_the_floor_falls_with_the_rounds_it_stands_for(fleet):
+    """With C = 0.25, its second round stands for the fifth to eighth of the others."""
+    falling = {"lr_decay": 1e-9, "lr_decay_every": 4, "participation": 0.25}
+    local, fedavg = fleet("local", **falling), fleet("fedavg", **falling)
+    local.fit(0)
+    local.fit(0, 2)
+    before, after = local.store.read(0, 1), local.store.read(0, 2)
+    assert distance(before, after) < 1e-5
+    assert distance(fedavg.fit(0, 4).shared, fedavg.shared) > 0.1
+    assert distance(fedavg.fit(0, 5).shared, fedavg.shared) < 1e-5
 
 
 def test_local_clients_share_nothing_and_go_on_from_where_they_were(fleet):

@@ -9,6 +9,7 @@ import repper as api
 from conftest import make_dataset
 from repper.datasets import Dataset
 from repper.errors import RepperError
+from repper.experiment import encoder_for_newcomers
 from repper.params import digest, is_encoder, read_params
 from repper.partition import split
 from repper.private import PrivateStore
@@ -119,6 +120,24 @@ def test_only_clients_that_took_part_have_a_file(digits, tmp_path, method):
         assert sum(right) == score.correct.sum()
 
 
+def test_a_lost_file_is_noticed(digits, tmp_path):
+    run = api.run(digits, out=tmp_path / "run", method="lg-fedavg", **QUICK)
+    last = {c: record["round"] for record in run.rounds() for c in record["cohort"]}
+    client, number = min(last.items())
+    lost = tmp_path / "run" / "private" / str(client) / f"{number}.safetensors"
+    lost.unlink()
+    expected = f"{client}/{number}.safetensors is missing: client {client} has its own parameters"
+    with pytest.raises(RepperError, match=expected):
+        api.run(
+            digits, out=tmp_path / "run", method="lg-fedavg", resume=True, **QUICK | {"rounds": 5}
+        )
+    with pytest.raises(RepperError, match=expected):
+        run.predict(0, digits.test.images[:1])
+    with pytest.raises(RepperError, match=expected):
+        api.join(run, same_clients=True, out=tmp_path / "joined")
+    assert not (tmp_path / "joined").exists()
+
+
 def test_the_digest_covers_private_parameters(digits, tmp_path):
     runs = [
         api.run(digits, out=tmp_path / str(share), method="lg-fedavg", **QUICK | {"lr": share})
@@ -135,6 +154,31 @@ def test_the_chosen_round_comes_with_the_private_parameters_of_that_round(digits
     run = api.run(digits, out=tmp_path / "run", **settings, personalize="keep")
     accuracies = [record["accuracy"]["mean"] for record in run.rounds()]
     assert run.accuracy["mean"] == accuracies[run.result["chosen_round"] - 1]
+
+
+def test_with_validation_every_round_is_kept(digits, tmp_path):
+    settings = QUICK | {"evaluate_every": 1, "validation": 0.2, "method": "fedrep"}
+    run = api.run(digits, out=tmp_path / "run", **settings | {"participation": 1.0})
+    store = PrivateStore(tmp_path / "run" / "private")
+    names = sorted(f"{number}.safetensors" for number in range(1, 5))
+    assert [files(store, client) for client in range(6)] == [names] * 6
+    assert run.result["chosen_round"] in range(1, 5)
+
+
+def test_who_trained_after_the_chosen_round_is_not_in_the_mean(tmp_path):
+    store = PrivateStore(tmp_path / "private")
+    store.begin({"encoder.w": torch.zeros(3)})
+    store.write(0, 1, {"encoder.w": torch.ones(3)}, keep_all=True)
+    store.write(1, 5, {"encoder.w": torch.full((3,), 9.0)}, keep_all=True)
+    partition = split(make_dataset(), "iid", clients=2)
+    for number, expected, origin in (
+        (0, 0.0, "not trained"),
+        (3, 1.0, "averaged after training"),
+        (5, 5.0, "averaged after training"),
+    ):
+        found, said = encoder_for_newcomers({}, store, partition, number)
+        assert found["encoder.w"].tolist() == [expected] * 3
+        assert said == origin
 
 
 def test_without_a_common_encoder_newcomers_get_the_mean_of_the_trained_ones(digits, tmp_path):

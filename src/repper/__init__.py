@@ -46,7 +46,7 @@ __all__ = [
 
 def run(
     data: Dataset | str = "digits",
-    partition: Partition | None = None,
+    partition: Partition | str | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -55,12 +55,15 @@ def run(
 ) -> Run:
     """Run both stages and return the run.
 
-    `settings` are those of `repper run`, with `_` for `-`; `watch` is called with every event.
+    `partition` is one of `split`'s, or a name or a manifest as for `repper run`; `settings` are
+    those of `repper run`, with `_` for `-`; `watch` is called with every event.
     """
     try:
         from repper.experiment import Finished, execute
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
+    if isinstance(partition, str):
+        settings["partition"], partition = partition, None
     config, images = _config(data, settings)
     for event in execute(config, images, partition, resume=resume, overwrite=overwrite):
         if watch is not None:

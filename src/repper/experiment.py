@@ -102,7 +102,6 @@ def execute(
             store.begin(clone(initial_own(method, planned.network)))
             _bring_clients(config, store)
         checkpoint = _start_or_resume(folder, config, data, partition, shared)
-        run_folder.check_private(folder, method, checkpoint.number)
         rounds = config.build_schedule().rounds
         yield Started(config, folder, data, partition, rounds, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
@@ -143,6 +142,7 @@ def _start_or_resume(
     if read_partition(folder / run_folder.PARTITION, data).hash != partition.hash:
         raise RepperError(f"{folder} was begun with another partition: choose another --out")
     checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
+    run_folder.check_private(folder, config.build_method(), checkpoint.number)
     result = run_folder.read_result(folder)
     # Some methods make fewer rounds of those asked for.
     too_far = checkpoint.number > config.build_schedule().rounds
