@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
+    "errors", "environment", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
     "partition", "augment", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "engines", "federate", "run_folder", "runs", "plan", "experiment",
     "comparison", "grid", "newcomers",

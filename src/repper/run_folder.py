@@ -1,4 +1,4 @@
-"""Writing a run folder, so that a crash at any moment loses no finished round."""
+"""The files of a run folder, written so that a crash at any moment loses no finished round."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from repper.config import Config, read_config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, save_encoder
 from repper.engines.engine import Personal
+from repper.environment import environment
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
 from repper.files import read_json, write_atomically
@@ -182,7 +180,7 @@ def branch(source: Path, target: Path, personalize: str) -> None:
 def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:
     """Write what is known before the first round. The configuration goes last: it marks a run."""
     partition.save(folder / PARTITION, data)
-    write_atomically(folder / ENVIRONMENT, json.dumps(environment(config), indent=2))
+    write_atomically(folder / ENVIRONMENT, json.dumps(environment(config.device), indent=2))
     write_atomically(folder / CONFIG, tomli_w.dumps(config.to_toml()))
 
 
@@ -347,43 +345,3 @@ def _write_table(path: Path, columns: Sequence[str], rows: Sequence[tuple[Any, .
     content = pyarrow.BufferOutputStream()
     parquet.write_table(table, content)
     write_atomically(path, content.getvalue().to_pybytes())
-
-
-def environment(config: Config) -> dict[str, Any]:
-    """What a result may depend on besides its settings."""
-    packages = ("repper", "torch", "numpy", "scikit-learn", "scipy", "pyarrow")
-    return {
-        "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in packages},
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "device": config.device,
-        "commit": _commit(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _commit() -> str | None:
-    """The commit of repper's own source, where it runs from a checkout."""
-    here = Path(__file__).resolve()
-    # Only a tracked file: an installed copy may lie in a checkout of something else.
-    tracked = ["ls-files", "--error-unmatch", here.name]
-    describe = ["describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        for arguments in (tracked, describe):
-            found = subprocess.run(
-                ["git", "-C", str(here.parent), *arguments],
-                capture_output=True, text=True, check=True, timeout=10,
-            )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip()

@@ -1,0 +1,50 @@
+"""What a result may depend on besides its settings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, machine and commit, as they are now."""
+    packages = ("repper", "torch", "numpy", "scikit-learn", "scipy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device": device,
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of repper's own source, where it runs from a checkout."""
+    here = Path(__file__).resolve()
+    # Only a tracked file: an installed copy may lie in a checkout of something else.
+    tracked = ["ls-files", "--error-unmatch", here.name]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        for arguments in (tracked, describe):
+            found = subprocess.run(
+                ["git", "-C", str(here.parent), *arguments],
+                capture_output=True, text=True, check=True, timeout=10,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
