@@ -8,6 +8,7 @@ import torch
 import repper as api
 from conftest import make_dataset
 from repper.datasets import Dataset
+from repper.edge import read_head
 from repper.errors import RepperError
 from repper.experiment import encoder_for_newcomers
 from repper.params import digest, is_encoder, read_params
@@ -163,6 +164,32 @@ def test_with_validation_every_round_is_kept(digits, tmp_path):
     names = sorted(f"{number}.safetensors" for number in range(1, 5))
     assert [files(store, client) for client in range(6)] == [names] * 6
     assert run.result["chosen_round"] in range(1, 5)
+
+
+def test_what_came_after_the_chosen_round_does_not_count(digits, tmp_path):
+    settings = QUICK | {"evaluate_every": 1, "validation": 0.2, "method": "lg-fedavg"}
+    run = api.run(digits, out=tmp_path / "run", **settings)
+    chosen, log = run.result["chosen_round"], run.rounds()
+    before = {client for record in log[:chosen] for client in record["cohort"]}
+    after = {client for record in log[chosen:] for client in record["cohort"]}
+    assert before & after and after - before  # else this seed shows nothing
+    assert run.result["groups"]["took_part"]["clients"] == len(before)
+    joined = api.join(run, same_clients=True, head_epochs=1, out=tmp_path / "joined")
+    store = PrivateStore(tmp_path / "run" / "private")
+    for client in before:
+        head = read_head(joined.folder / "heads" / f"{client}.safetensors")
+        assert head.encoder == digest(store.encoder_of(client, chosen))
+
+
+def test_only_what_is_wanted_is_given_to_another_store(store, tmp_path):
+    store.write(1, 3, head(3) | {"head.b": torch.ones(1)}, keep_all=False)
+    store.write(2, 9, head(9), keep_all=False)
+    other = PrivateStore(tmp_path / "other")
+    other.begin({"head.w": torch.zeros(3), "head.b": torch.zeros(1)})
+    store.copy_to(other, 5, lambda name: name == "head.w")
+    assert other.clients(0) == [1]
+    assert other.read(1, 0)["head.w"].tolist() == [3, 3, 3]
+    assert other.read(1, 0)["head.b"].tolist() == [0]
 
 
 def test_who_trained_after_the_chosen_round_is_not_in_the_mean(tmp_path):

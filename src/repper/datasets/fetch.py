@@ -92,9 +92,10 @@ def _transfer(address: str, part: Path, show: Callable[[int, int | None], None])
             return  # all of it is here already; the checksum will tell
         raise
     with answer:
-        goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT and answer.headers.get(
-            "Content-Range", ""
-        ).startswith(f"bytes {have}-")
+        goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            part.unlink()  # another part than we asked for: ask for the whole
+            return _transfer(address, part, show)
         if not goes_on:
             have = 0  # this server sends the whole file again
         total = None if answer.length is None else have + answer.length
