@@ -360,6 +360,16 @@ def test_the_pool_never_runs_far_ahead_of_the_slowest_client(digits):
     assert arrived.index(0) <= 8
 
 
+def test_the_largest_client_goes_first(digits):
+    task, shared = task_for(digits, clients=8, epochs=1)
+    held = np.split(np.arange(8 * 9 // 2 * 10), np.cumsum(np.arange(1, 8) * 10))
+    assert [len(rows) for rows in held] == [10, 20, 30, 40, 50, 60, 70, 80]
+    task = dataclasses.replace(task, partition=Partition(tuple(held), task.partition.test))
+    with PoolEngine(task, digits, 1) as engine:
+        arrived = [update.client for update in engine.fit(shared, range(8), 1)]
+    assert arrived == [3, 2, 1, 0, 7, 6, 5, 4]  # four places ahead at most
+
+
 def test_heads_take_z_if_asked(digits, tmp_path):
     arrays = {}
     for kind in ("r", "z"):

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import traceback
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -101,7 +100,8 @@ class PoolEngine(Engine):
 
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
         self._send(shared)
-        for worker, update in self._map([("fit", client, number) for client in cohort]):
+        jobs: list[Job] = [("fit", client, number) for client in cohort]
+        for worker, update in self._map(jobs, [self._examples(client) for client in cohort]):
             yield replace(update, shared=clone(self._layout.views(worker.sent.tensor)))
 
     def personalize(
@@ -128,22 +128,30 @@ class PoolEngine(Engine):
         for worker in self._workers:
             self._tell(worker, ("receive",))
 
-    def _map(self, jobs: list[Job]) -> Iterator[tuple[_Worker, Any]]:
+    def _examples(self, client: int) -> int:
+        """How much work a client is; one who holds the images of all is alone in his round."""
+        held = self._task.partition.train
+        return len(held[client]) if client < len(held) else 0
+
+    def _map(self, jobs: Sequence[Job], sizes: Sequence[int] = ()) -> Iterator[tuple[_Worker, Any]]:
         """Have all jobs done, each by a free worker, and yield the answers as they come.
 
-        No job starts that is more than a few places ahead of the oldest unfinished one: the caller
-        puts answers in order, and so never has to hold more than that.
+        The largest goes first, so that workers end together. But no job starts that is more than a
+        few places ahead of the oldest unfinished one: the caller puts answers in order, and so
+        never has to hold more than that.
         """
         ahead = 4 * len(self._workers)
-        waiting, unfinished = deque(enumerate(jobs)), set(range(len(jobs)))
+        waiting, unfinished = list(range(len(jobs))), set(range(len(jobs)))
         places: dict[int, int] = {}
         try:
             while unfinished:
                 for worker in self._workers:
-                    if worker.job is None and waiting and waiting[0][0] < min(unfinished) + ahead:
-                        places[worker.number], job = waiting.popleft()
-                        worker.job = job
-                        self._tell(worker, job)
+                    near = [place for place in waiting[:ahead] if place < min(unfinished) + ahead]
+                    if worker.job is None and near:
+                        place = max(near, key=lambda p: sizes[p]) if sizes else near[0]
+                        waiting.remove(place)
+                        places[worker.number], worker.job = place, jobs[place]
+                        self._tell(worker, jobs[place])
                 worker, answer = self._next_answer()
                 worker.job = None
                 unfinished.discard(places[worker.number])
