@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint bench clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -22,6 +22,10 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# On a machine that has nothing else to do.
+bench: setup
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf .venv runs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

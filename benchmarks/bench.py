@@ -1,0 +1,66 @@
+"""How fast is it? Ratios of medians, measured in one run, each with the value it should reach.
+
+    make bench
+
+Give the machine nothing else to do. Results go to benchmarks/results/<date>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from speed import rest, stage1
+from speed.measure import Measure
+
+from repper.environment import environment
+
+
+def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:
+    return {
+        "start": lambda: rest.start(repeats),
+        "small": lambda: [stage1.efficiency("small", 0.90, 1024, repeats)],
+        "tutorial": lambda: [stage1.gain_over_tutorial(repeats)],
+        "features": lambda: [rest.features_once(repeats)],
+        "clients": lambda: rest.constant_in_clients(repeats),
+        "resnet34": lambda: [stage1.efficiency("resnet34", 0.95, 256, repeats)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=list(measures(1)), default=list(measures(1)))
+    options = parser.parse_args()
+    versions, rows = environment("cpu"), []
+    print(f"{'measure':42} {'value':>8} {'reach':>8}")
+    for name in options.only:
+        for measure in measures(options.repeats)[name]():
+            bound = "<=" if measure.lower_is_better else ">="
+            verdict = "" if measure.reached else "  not reached"
+            print(
+                f"{measure.name:42} {measure.value:8.2f} {bound:>3}{measure.reach:5.2f}{verdict}",
+                flush=True,
+            )
+            rows.append(
+                {
+                    "name": measure.name,
+                    "value": measure.value,
+                    "reach": measure.reach,
+                    "reached": measure.reached,
+                    "settings": {"repeats": options.repeats, **measure.details},
+                    "versions": versions,
+                }
+            )
+    now = datetime.datetime.now(datetime.UTC)
+    path = Path(__file__).parent / "results" / f"{now:%Y-%m-%d}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

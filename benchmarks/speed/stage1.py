@@ -1,0 +1,130 @@
+"""Whole rounds of stage 1 against the best raw loop, and against the way of a tutorial."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import repper
+from repper.encoders.encoder import EncoderSpec
+from repper.losses import supcon
+from speed.measure import Measure, interleaved, medians, random_data
+from speed.raw import images_per_second
+
+COHORT = 8
+
+
+def ours(
+    data: repper.Dataset, partition: repper.Partition, rounds: int = 3, **settings: object
+) -> float:
+    """Images per second of whole rounds on all cores; the first, in which workers start, apart."""
+    moments: list[tuple[float, int]] = []
+
+    def watch(event: object) -> None:
+        if type(event).__name__ == "RoundDone":
+            moments.append((time.perf_counter(), event.record["examples"]))  # type: ignore[attr-defined]
+
+    with tempfile.TemporaryDirectory() as folder:
+        repper.run(
+            data, partition, watch=watch, rounds=rounds, out=Path(folder) / "run",
+            **{"participation": 1.0, "epochs": 1, "knn": 0, "personalize": "linear"} | settings,
+        )  # fmt: skip
+    epochs = int(settings.get("epochs", 1))  # type: ignore[call-overload]
+    images = sum(examples for _, examples in moments[1:]) * epochs
+    return images / (moments[-1][0] - moments[0][0])
+
+
+def efficiency(encoder: str, reach: float, images: int, repeats: int) -> Measure:
+    """Rounds of eight equal clients over the best raw loop on the same cores."""
+    data = random_data(COHORT * images)
+    partition = repper.split(data, "iid", clients=COHORT, seed=0)
+    seconds = 10.0
+    found = interleaved(
+        repeats,
+        ours=lambda: ours(data, partition, encoder=encoder),
+        one_process=lambda: images_per_second(encoder, 1, torch.get_num_threads(), seconds),
+        per_core=lambda: images_per_second(encoder, torch.get_num_threads(), 1, seconds),
+    )
+    middle = medians(found)
+    best = max(middle["one_process"], middle["per_core"])
+    return Measure(
+        f"stage 1 efficiency, {encoder}", middle["ours"] / best, reach, details={"images/s": middle}
+    )
+
+
+class TutorialViews(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
+    """Two views of an image, made one by one with Pillow."""
+
+    def __init__(self, split: repper.Split) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        image = Image.fromarray(self.split.images[row].transpose(1, 2, 0))
+        return self.view(image), self.view(image), int(self.split.labels[row])
+
+    def view(self, image: Image.Image) -> torch.Tensor:
+        random = np.random
+        side = int(np.sqrt(random.uniform(0.2, 1.0)) * image.width)
+        left, top = random.randint(0, image.width - side + 1, 2)
+        image = image.resize(
+            (image.width, image.height), Image.Resampling.BILINEAR,
+            box=(left, top, left + side, top + side),
+        )  # fmt: skip
+        if random.rand() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        if random.rand() < 0.8:
+            for kind in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+                image = kind(image).enhance(random.uniform(0.6, 1.4))
+            hue, saturation, value = image.convert("HSV").split()
+            turn = random.randint(-25, 26)
+            hue = hue.point(lambda h: (h + turn) % 256)
+            image = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+        if random.rand() < 0.2:
+            image = image.convert("L").convert("RGB")
+        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()).float() / 127.5 - 1
+
+
+def tutorial(data: repper.Dataset, partition: repper.Partition) -> float:
+    """Images per second of the same round as one would write it down first."""
+    shared = EncoderSpec("small", 3, 32).build().to(memory_format=torch.contiguous_format)
+    began = time.perf_counter()
+    weights = {name: t.clone() for name, t in shared.state_dict().items()}
+    updates = []
+    for rows in partition.train:
+        shared.load_state_dict(weights)
+        loader = DataLoader(Subset(TutorialViews(data.train), rows.tolist()), 256, shuffle=True)
+        optimizer = torch.optim.Adam(shared.parameters(), lr=1e-3, weight_decay=1e-4)
+        for one, two, labels in loader:
+            optimizer.zero_grad()
+            supcon(shared(torch.cat([one, two])), labels.repeat(2)).backward()
+            optimizer.step()
+        updates.append({name: t.clone() for name, t in shared.state_dict().items()})
+    mean = {
+        name: torch.stack([u[name].float() for u in updates]).mean(0).to(weights[name].dtype)
+        for name in weights
+    }
+    shared.load_state_dict(mean)
+    return sum(map(len, partition.train)) / (time.perf_counter() - began)
+
+
+def gain_over_tutorial(repeats: int) -> Measure:
+    data = random_data(COHORT * 512)
+    partition = repper.split(data, "iid", clients=COHORT, seed=0)
+    middle = medians(
+        interleaved(
+            repeats,
+            ours=lambda: ours(data, partition),
+            tutorial=lambda: tutorial(data, partition),
+        )
+    )
+    gain = middle["ours"] / middle["tutorial"]
+    return Measure("gain over a tutorial's way", gain, 2.5, details={"images/s": middle})
