@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import repper
 from repper.encoders.encoder import EncoderSpec
+from repper.experiment import RoundDone
 from repper.losses import supcon
 from speed.measure import Measure, interleaved, medians, random_data
 from speed.raw import images_per_second
@@ -21,22 +22,21 @@ COHORT = 8
 
 
 def ours(
-    data: repper.Dataset, partition: repper.Partition, rounds: int = 3, **settings: object
+    data: repper.Dataset, partition: repper.Partition, encoder: str = "small", rounds: int = 3
 ) -> float:
     """Images per second of whole rounds on all cores; the first, in which workers start, apart."""
     moments: list[tuple[float, int]] = []
 
     def watch(event: object) -> None:
-        if type(event).__name__ == "RoundDone":
-            moments.append((time.perf_counter(), event.record["examples"]))  # type: ignore[attr-defined]
+        if isinstance(event, RoundDone):
+            moments.append((time.perf_counter(), event.record["examples"]))
 
     with tempfile.TemporaryDirectory() as folder:
         repper.run(
             data, partition, watch=watch, rounds=rounds, out=Path(folder) / "run",
-            **{"participation": 1.0, "epochs": 1, "knn": 0, "personalize": "linear"} | settings,
+            encoder=encoder, participation=1.0, epochs=1, knn=0,
         )  # fmt: skip
-    epochs = int(settings.get("epochs", 1))  # type: ignore[call-overload]
-    images = sum(examples for _, examples in moments[1:]) * epochs
+    images = sum(examples for _, examples in moments[1:])
     return images / (moments[-1][0] - moments[0][0])
 
 
