@@ -172,6 +172,14 @@ def test_damaged_idx_files_are_named(tmp_path, damage, message):
         fashion.read_idx(path)
 
 
+def test_idx_files_of_another_data_set_are_refused(tmp_path):
+    for part, count in (("train", 4), ("t10k", 3)):
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte", np.zeros((count, 8, 8), np.uint8))
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", np.zeros(count, np.uint8))
+    with pytest.raises(RepperError, match=r"train-images-idx3-ubyte does not hold .*\(4, 8, 8\)"):
+        load("fashion-mnist", tmp_path)
+
+
 def test_fashion_mnist_of_the_debian_package(tmp_path):
     if not fashion.DEBIAN.is_dir():
         pytest.skip("Debian's package dataset-fashion-mnist is not installed")

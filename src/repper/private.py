@@ -1,8 +1,9 @@
 """What never leaves a client: its own parameters, on the client's side of the fleet.
 
 One file per client that has trained, and per round in which it did: `private/7/12.safetensors`. A
-client that was never sampled has none and stands at the initial values, so ten thousand clients
-cost no more disk than those who took part. The one before the last is kept, too, because a round
+client that was never sampled has none and stands at the initial values (with a personal copy, at
+what the server sent), so ten thousand clients cost no more disk than those who took part. The one
+before the last is kept, too, because a round
 that was interrupted is repeated from where the client stood before it.
 """
 
