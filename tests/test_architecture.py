@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
     "errors", "environment", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
-    "partition", "augment", "encoders", "heads", "methods", "personalize", "evaluate",
+    "partition", "augment", "compiler", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "engines", "federate", "run_folder", "runs", "plan", "experiment",
     "comparison", "grid", "newcomers",
     "plots", "progress", "__init__", "cli", "__main__",

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from repper.edge import SavedHead, read_head
 from repper.errors import RepperError
 from repper.heads import HEADS
-from repper.personalize import Features, FineTune, FitHead, Keep
+from repper.personalize import Features, FineTune, FitHead, Keep, Learner
 
 NAMES = tuple("abcdefgh")
 VARIANTS = {
@@ -165,11 +165,11 @@ def test_keep_is_the_methods_own_head_on_plain_features():
     random = np.random.default_rng(0)
     weight, bias = random.normal(size=(4, 6)), random.normal(size=4)
     x, y = blobs()
-    [head] = Keep().personal_heads(Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0)
+    [(_, [head])] = Keep().heads([Learner(Features(x, y, "e"), (weight, bias), 0)], NAMES[:4])
     assert np.allclose(head.scores(x), x @ weight.T + bias)
     for personalizer in (Keep(), FineTune()):
         with pytest.raises(RepperError, match="needs a method that trains a head"):
-            next(personalizer.personal_heads(Features(x, y, "e"), NAMES[:4], None, seed=0))
+            next(personalizer.heads([Learner(Features(x, y, "e"), None, 0)], NAMES[:4]))
 
 
 def test_finetune_goes_on_from_the_methods_head():
@@ -179,9 +179,8 @@ def test_finetune_goes_on_from_the_methods_head():
     bias = random.normal(size=4).astype(np.float32)
     x, y = blobs()
     settings = (("epochs", 1), ("lr", 0.1), ("optimizer", "sgd"), ("weight_decay", 0.0))
-    [head] = FineTune(settings).personal_heads(
-        Features(x, y, "e"), NAMES[:4], (weight, bias), seed=0
-    )
+    learner = Learner(Features(x, y, "e"), (weight, bias), 0)
+    [(_, [head])] = FineTune(settings).heads([learner], NAMES[:4])
     logits = x @ weight.T + bias
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     slope = (chances - np.eye(4)[y]) / len(x)
@@ -193,18 +192,17 @@ def test_finetune_goes_on_from_the_methods_head():
 def test_finetune_and_linear_take_the_same_number_of_steps():
     x, y = blobs()
     start = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
-    counts = [
-        len(list(personalizer.personal_heads(Features(x, y, "e"), NAMES[:4], start, seed=0)))
-        for personalizer in (FineTune(), FitHead("linear"))
-    ]
-    assert counts == [100, 100]  # one batch an epoch, at least a hundred steps
+    learner = Learner(Features(x, y, "e"), start, 0)
+    for personalizer in (FineTune(), FitHead("linear")):
+        [(epochs, _)] = personalizer.heads([learner], NAMES[:4])
+        assert epochs == 100  # one batch an epoch, at least a hundred steps
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_last_of_the_heads_is_the_fitted_one(kind):
     x, y = blobs()
-    steps = FitHead(kind).personal_heads(Features(x, y, "e"), NAMES, None, seed=0)
-    digests = [head.digest() for head in steps]
+    learner = Learner(Features(x, y, "e"), None, 0)
+    digests = [head.digest() for _, [head] in FitHead(kind).heads([learner], NAMES, every=1)]
     head = HEADS[kind]()
     assert digests[-1] == head.fit(x, y).saved(NAMES, "e", False).digest()
     assert len(set(digests)) == len(digests) == (100 if kind in ("linear", "mlp") else 1)
@@ -214,9 +212,8 @@ def test_the_last_of_the_heads_is_the_fitted_one(kind):
 @settings(max_examples=20, deadline=None)
 def test_unit_input_ignores_the_length_of_features(seed):
     x, y = blobs()
-    [head] = FitHead("logistic", unit_input=True).personal_heads(
-        Features(x, y, "e"), NAMES, None, 0
-    )
+    learner = Learner(Features(x, y, "e"), None, 0)
+    [(_, [head])] = FitHead("logistic", unit_input=True).heads([learner], NAMES)
     lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
     assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
     assert isinstance(head, SavedHead)

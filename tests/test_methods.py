@@ -249,11 +249,11 @@ def test_ditto_answers_with_the_personal_model(fleet):
 def test_ditto_keeps_the_personal_head(fleet, tmp_path):
     ditto = fleet("ditto", personalize="keep")
     ditto.fit(0)
-    ditto.clients.personalize(0, 1, tmp_path)
+    ditto.clients.personalize([0], 1, tmp_path)
     own = ditto.store.read(0, 1)["personal.head.weight"]
     assert np.array_equal(read_head(tmp_path / "0.safetensors").arrays["weight"], own.numpy())
     # Who has never trained answers with what the server sent, encoder and head.
-    ditto.clients.personalize(1, 1, tmp_path)
+    ditto.clients.personalize([1], 1, tmp_path)
     head = read_head(tmp_path / "1.safetensors")
     assert np.array_equal(head.arrays["weight"], ditto.shared["head.weight"].numpy())
     assert head.encoder == digest(select(ditto.shared, is_encoder))

@@ -120,6 +120,14 @@ class Config:
     )
     lr_decay_every: int = _stage1(50, "rounds between two steps of --lr-decay", least=1)
     weight_decay: float = _stage1(1e-4, "L2 weight decay", least=0, most=1e6)
+    compile: bool = _stage1(
+        False, "compile the training step first: slow to start, then faster (other last digits)"
+    )
+    precision: str = _stage1(
+        "float32",
+        "numbers the network computes with; bfloat16 is for GPUs, weights stay float32",
+        choices=("float32", "bfloat16"),
+    )
     init: str | None = _stage1(
         None, "start from this encoder: a run folder or its encoder.safetensors"
     )

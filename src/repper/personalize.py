@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,15 @@ from repper.edge.saved_head import Array, SavedHead, unit_rows
 from repper.errors import RepperError
 from repper.heads import HEADS
 
+if TYPE_CHECKING:
+    from repper.heads.descent import LinearHead
+    from repper.heads.head import Head
+    from repper.heads.together import LinearLayer
+
 KEEP = "keep"
 FINETUNE = "finetune"
 NEED_A_HEAD = (KEEP, FINETUNE)
 """Those that begin with the head that the method itself has trained."""
-LinearLayer = tuple[Array, Array]
-"""Weight (classes, d) and bias (classes,) of the head that a method has trained."""
 
 
 def personalizer_names() -> tuple[str, ...]:
@@ -35,16 +38,33 @@ class Features:
     encoder: str
 
 
+@dataclass(frozen=True)
+class Learner:
+    """What a client comes to its head from. `head` is the method's, where it has trained one."""
+
+    train: Features
+    head: LinearLayer | None
+    seed: int
+
+
+Stop = tuple[int, list[SavedHead]]
+"""An epoch, and the heads after it: one per learner. Use them before asking for the next stop."""
+
+
 class Personalizer(ABC):
-    """How a client comes to its head. The encoder stays frozen (eq. 7)."""
+    """How clients come to their heads. The encoder stays frozen (eq. 7)."""
+
+    def alike(self, learner: Learner) -> Hashable:
+        """Learners with an equal answer can be taught at once; None is for those taught alone."""
+        return None
 
     @abstractmethod
-    def personal_heads(
-        self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> Iterator[SavedHead]:
-        """The head after every epoch, if it is trained in epochs; the last one is the result.
+    def heads(
+        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
+    ) -> Iterator[Stop]:
+        """The heads after every `every`-th epoch (0: none), and after the last: the result.
 
-        Each is to be used before the next is asked for: they may share their memory.
+        What a learner gets does not depend on who is taught beside it.
         """
 
 
@@ -53,10 +73,10 @@ class Personalizer(ABC):
 class Keep(Personalizer):
     """Use the head the method itself has trained."""
 
-    def personal_heads(
-        self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> Iterator[SavedHead]:
-        yield _over_all_classes(KEEP, _present(KEEP, method_head), names, train.encoder)
+    def heads(
+        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
+    ) -> Iterator[Stop]:
+        yield 1, [_over_all_classes(KEEP, _present(KEEP, one), names, one) for one in learners]
 
 
 @final
@@ -66,13 +86,25 @@ class FineTune(Personalizer):
 
     settings: tuple[tuple[str, object], ...] = ()
 
-    def personal_heads(
-        self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> Iterator[SavedHead]:
-        start = _present(FINETUNE, method_head)
-        trainer = HEADS["linear"](**dict(self.settings), random_state=seed)
-        for layer in trainer.continued(start, train.r, train.labels):
-            yield _over_all_classes(FINETUNE, layer, names, train.encoder)
+    def alike(self, learner: Learner) -> Hashable:
+        classes = len(_present(FINETUNE, learner)[1])
+        images, features = learner.train.r.shape
+        return self._trainer(learner).alike(classes, features, images)
+
+    def heads(
+        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
+    ) -> Iterator[Stop]:
+        trainer = self._trainer(learners[0])
+        problems = [
+            trainer.problem(one.train.r, one.train.labels, _present(FINETUNE, one))
+            for one in learners
+        ]
+        for epoch, layers in trainer.solved(problems, every):
+            pairs = zip(layers, learners, strict=True)
+            yield epoch, [_over_all_classes(FINETUNE, layer, names, one) for layer, one in pairs]
+
+    def _trainer(self, learner: Learner) -> LinearHead:
+        return cast("LinearHead", _head("linear", self.settings, learner.seed))
 
 
 @final
@@ -84,28 +116,63 @@ class FitHead(Personalizer):
     settings: tuple[tuple[str, object], ...] = ()
     unit_input: bool = False
 
-    def personal_heads(
-        self, train: Features, names: tuple[str, ...], method_head: LinearLayer | None, seed: int
-    ) -> Iterator[SavedHead]:
-        head = HEADS[self.kind](**dict(self.settings))
-        if "random_state" in head.get_params():
-            head.set_params(random_state=seed)
-        x = unit_rows(train.r) if self.unit_input else train.r
-        for fitted in head.fits(x, train.labels):
-            yield fitted.saved(names, train.encoder, self.unit_input)
+    def alike(self, learner: Learner) -> Hashable:
+        classes = len(np.unique(learner.train.labels))
+        if self.kind != "linear" or classes == 1:
+            return None
+        images, features = learner.train.r.shape
+        head = cast("LinearHead", _head(self.kind, self.settings, learner.seed))
+        return head.alike(classes, features, images)
+
+    def heads(
+        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
+    ) -> Iterator[Stop]:
+        heads = [_head(self.kind, self.settings, one.seed) for one in learners]
+        for epoch in self._fits(heads, learners, every):
+            yield (
+                epoch,
+                [
+                    head.saved(names, one.train.encoder, self.unit_input)
+                    for head, one in zip(heads, learners, strict=True)
+                ],
+            )
+
+    def _fits(
+        self, heads: Sequence[Head], learners: Sequence[Learner], every: int
+    ) -> Iterator[int]:
+        data = [
+            (unit_rows(one.train.r) if self.unit_input else one.train.r, one.train.labels)
+            for one in learners
+        ]
+        if len(heads) == 1:
+            yield from heads[0].fits(*data[0], every)
+            return
+        layers = [cast("LinearHead", head) for head in heads]
+        problems = [h.problem(*h.prepared(x, y)) for h, (x, y) in zip(layers, data, strict=True)]
+        for epoch, solved in layers[0].solved(problems, every):
+            for head, layer in zip(layers, solved, strict=True):
+                head.take(layer)
+            yield epoch
 
 
-def _present(name: str, head: LinearLayer | None) -> LinearLayer:
-    if head is None:
+def _head(kind: str, settings: tuple[tuple[str, object], ...], seed: int) -> Head:
+    head = HEADS[kind](**dict(settings))
+    if "random_state" in head.get_params():
+        head.set_params(random_state=seed)
+    return head
+
+
+def _present(name: str, learner: Learner) -> LinearLayer:
+    if learner.head is None:
         raise RepperError(
             f"personalize {name!r} needs a method that trains a head, such as fedavg; "
             f"choose one of {', '.join(HEADS)}"
         )
-    return head
+    return learner.head
 
 
 def _over_all_classes(
-    kind: str, layer: LinearLayer, names: tuple[str, ...], encoder: str
+    kind: str, layer: LinearLayer, names: tuple[str, ...], learner: Learner
 ) -> SavedHead:
     """A layer that takes features as they are and knows every class."""
     weight, bias = layer
@@ -115,4 +182,4 @@ def _over_all_classes(
         "weight": weight,
         "bias": bias,
     }
-    return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, encoder)
+    return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, learner.train.encoder)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from repper import run_folder
+from repper.compiler import check_compiler
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, read_encoder
@@ -41,6 +42,8 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
         device=resolve_device(config.device),
         personalize=config.personalize_as(-1),
     )
+    if config.compile:
+        check_compiler()
     data = data or config.load_data()
     if partition is None:
         partition = config.build_partition(data)

@@ -9,7 +9,7 @@ from typing import final
 import torch
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task
+from repper.engines.client import Clients, Task, groups
 from repper.engines.engine import Engine, Personal, Update
 from repper.params import Params
 
@@ -22,6 +22,7 @@ class SerialEngine(Engine):
             for split in (data.train, data.test)
         )
         self._clients = Clients(task, train, test)
+        self._partition = task.partition
 
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
         self._clients.receive(shared)
@@ -32,8 +33,8 @@ class SerialEngine(Engine):
         self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
     ) -> Iterator[Personal]:
         self._clients.receive(shared)
-        for client in clients:
-            yield self._clients.personalize(client, number, save_to)
+        for group in groups(self._partition, clients, workers=1):
+            yield from self._clients.personalize(group, number, save_to)
 
     def probe(self, shared: Params) -> float | None:
         self._clients.receive(shared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from torch import nn
 
 from repper.batches import batches
 from repper.edge.saved_head import Array
-from repper.heads.head import Fitted, Head
+from repper.heads.head import Fitted, Head, stops
+from repper.heads.together import LinearLayer, Problem, Shape, Stack, shape_of
 
 LEAST_STEPS = 100
 LEAST_EPOCHS = 10
@@ -27,21 +28,23 @@ class DescentHead(Head):
     weight_decay: float
     random_state: int
 
+    def _epochs(self, steps: int) -> int:
+        """How many epochs of so many steps; ten on 70 images would be ten steps: too few."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(LEAST_EPOCHS, -(-LEAST_STEPS // steps))
+
     def _train(self, network: nn.Module, x: Array, codes: NDArray[np.int64]) -> Iterator[None]:
         """Train the network in place; every epoch's end is a stop."""
         random = torch.Generator().manual_seed(self.random_state)
         features, labels = torch.tensor(x), torch.tensor(codes)
         steps = len(list(batches(len(x), self.batch, random)))
-        # Ten epochs on 70 images would be ten steps: too few to fit anything.
-        epochs = (
-            self.epochs if self.epochs is not None else max(LEAST_EPOCHS, -(-LEAST_STEPS // steps))
-        )
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
         optimizer = kinds[self.optimizer](
             network.parameters(), lr=self.lr, weight_decay=self.weight_decay, **momentum
         )
-        for _ in range(epochs):
+        for _ in range(self._epochs(steps)):
             for rows in batches(len(x), self.batch, random):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(network(features[rows]), labels[rows]).backward()
@@ -70,24 +73,55 @@ class LinearHead(DescentHead):
         self.weight_decay = weight_decay
         self.random_state = random_state
 
+    def alike(self, classes: int, features: int, images: int) -> Shape | None:
+        """Problems with an equal answer can be solved at once; None is for those solved alone.
+
+        Those of one step an epoch can, which need no random order.
+        """
+        return shape_of(classes, features, images) if images <= self.batch + 1 else None
+
+    def problem(
+        self, x: Array, labels: NDArray[np.int64], start: LinearLayer | None = None
+    ) -> Problem:
+        """What training solves; from zero, unless there is a layer to start from."""
+        if start is None:
+            # The problem is convex: zero is as good as anywhere, and needs no draw.
+            count = len(self.classes_)
+            start = np.zeros((count, x.shape[1]), np.float32), np.zeros(count, np.float32)
+        return Problem(x, labels, start)
+
+    def solved(
+        self, problems: Sequence[Problem], every: int = 0
+    ) -> Iterator[tuple[int, list[LinearLayer]]]:
+        """Solve problems that are alike: the layers after some epochs, as `fits` counts them."""
+        classes, features = problems[0].start[0].shape
+        if self.alike(classes, features, len(problems[0].x)):
+            stack = Stack(problems)
+            steps = stack.train(self._epochs(1), self.optimizer, self.lr, self.weight_decay)
+            for epoch, _ in stops(steps, every):
+                yield epoch, stack.layers()
+        else:
+            [one] = problems
+            layer = _layer(one.start)
+            for epoch, _ in stops(self._train(layer, one.x, one.labels), every):
+                yield epoch, [(layer.weight.detach().numpy(), layer.bias.detach().numpy())]
+
+    def take(self, layer: LinearLayer) -> None:
+        """Be the head with this layer, which was found beside others."""
+        self._set("linear", {"weight": layer[0], "bias": layer[1]})
+
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
-        # The problem is convex: starting from zero is as good as anywhere, and needs no draw.
-        count = len(self.classes_)
-        zero = np.zeros((count, x.shape[1]), np.float32), np.zeros(count, np.float32)
-        for weight, bias in self.continued(zero, x, codes):
+        for _, [(weight, bias)] in self.solved([self.problem(x, codes)], every=1):
             yield "linear", {"weight": weight, "bias": bias}
 
-    def continued(
-        self, start: tuple[Array, Array], x: Array, labels: NDArray[np.int64]
-    ) -> Iterator[tuple[Array, Array]]:
-        """Train a layer further that has a weight (classes, d) and a bias, epoch by epoch."""
-        classes, features = start[0].shape
-        layer = nn.Linear(features, classes)
-        with torch.no_grad():
-            layer.weight.copy_(torch.from_numpy(start[0]))
-            layer.bias.copy_(torch.from_numpy(start[1]))
-        for _ in self._train(layer, x, labels):
-            yield layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+def _layer(start: LinearLayer) -> nn.Linear:
+    classes, features = start[0].shape
+    layer = nn.Linear(features, classes)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(start[0]))
+        layer.bias.copy_(torch.from_numpy(start[1]))
+    return layer
 
 
 class MLPHead(DescentHead):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,18 @@ Fitted = tuple[str, dict[str, Array]]
 """A SavedHead's shape and arrays."""
 
 
+T = TypeVar("T")
+
+
+def stops(epochs: Iterable[T], every: int) -> Iterator[tuple[int, T]]:
+    """Every `every`-th epoch (0: none), counted from 1, and the last; `epochs` is not run ahead."""
+    for number, state in enumerate(epochs, start=1):
+        if every and number % every == 0:
+            yield number, state
+    if not every or number % every:
+        yield number, state
+
+
 class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What every head does around its own way of fitting."""
 
@@ -34,8 +46,17 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             pass
         return self
 
-    def fits(self, X: ArrayLike, y: ArrayLike) -> Iterator[Self]:
-        """Fit step by step: this head after every epoch, or once if it knows no epochs."""
+    def fits(self, X: ArrayLike, y: ArrayLike, every: int = 0) -> Iterator[int]:
+        """Fit, and stop after every `every`-th epoch (0: none) and after the last.
+
+        A head that knows no epochs stops once.
+        """
+        for epoch, (shape, arrays) in stops(self._steps(*self.prepared(X, y)), every):
+            self._set(shape, arrays)
+            yield epoch
+
+    def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+        """Scaled features and labels 0, 1, ..; this head remembers the scaling and the classes."""
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -44,11 +65,12 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         # images would be blown up otherwise.
         deviation = float(np.sqrt(((x - self.mean_) ** 2).mean()))
         self.scale_ = np.float32(deviation if deviation > 1e-12 else 1.0)
+        return (x - self.mean_) / self.scale_, codes
+
+    def _set(self, shape: str, arrays: dict[str, Array]) -> None:
         scaling = {"mean": self.mean_, "scale": np.atleast_1d(self.scale_)}
-        for shape, arrays in self._steps((x - self.mean_) / self.scale_, codes):
-            self.shape_ = shape
-            self.arrays_ = scaling | {n: np.asarray(a, np.float32) for n, a in arrays.items()}
-            yield self
+        self.shape_ = shape
+        self.arrays_ = scaling | {n: np.asarray(a, np.float32) for n, a in arrays.items()}
 
     def _steps(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         if len(self.classes_) == 1:

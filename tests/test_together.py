@@ -1,0 +1,124 @@
+"""Heads of many clients at once: the same heads, to the bit, as one by one."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repper.engines.client import MOST_AT_ONCE, MOST_IMAGES, groups
+from repper.engines.engine import one_thread
+from repper.heads.descent import LinearHead
+from repper.heads.together import Problem, Stack, shape_of
+from repper.partition import Partition
+from repper.personalize import Features, FineTune, FitHead, Learner
+
+NAMES = tuple("abcdefghijkl")
+
+
+def learners(seed, sizes, features, classes, whole_layer=False):
+    """Clients with so many images each, of some of the classes."""
+    random = np.random.default_rng(seed)
+    found = []
+    for size in sizes:
+        own = random.permutation(len(NAMES))[:classes]
+        y = random.choice(own, size)
+        y[: len(own)] = own[:size]
+        x = random.normal(size=(size, features)) + 0.5 * np.eye(max(features, 12))[y, :features]
+        start = random.normal(size=(len(NAMES), features)), random.normal(size=len(NAMES))
+        head = tuple(a.astype(np.float32) for a in start) if whole_layer else None
+        found.append(Learner(Features(x.astype(np.float32), y, "e"), head, seed))
+    return found
+
+
+@given(
+    seed=st.integers(0, 2**20),
+    base=st.integers(0, 12),
+    count=st.integers(2, 9),
+    features=st.sampled_from([1, 7, 16, 33, 64, 255, 256]),
+    classes=st.integers(2, 12),
+    optimizer=st.sampled_from(["adam", "sgd"]),
+    finetune=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_head_does_not_depend_on_who_is_fitted_beside_it(
+    seed, base, count, features, classes, optimizer, finetune
+):
+    random = np.random.default_rng(seed)
+    sizes = 16 * base + random.integers(1, 17, count)
+    sizes = np.maximum(sizes, classes)
+    given = (("epochs", 5), ("optimizer", optimizer))
+    personalizer = FineTune(given) if finetune else FitHead("linear", given)
+    clients = learners(seed, sizes, features, classes, whole_layer=finetune)
+    alike = [one for one in clients if personalizer.alike(one) == personalizer.alike(clients[0])]
+    with one_thread():
+        [(_, together)] = personalizer.heads(alike, NAMES)
+        [(_, backwards)] = personalizer.heads(alike[::-1], NAMES)
+        alone = [next(personalizer.heads([one], NAMES))[1][0] for one in alike]
+    digests = [head.digest() for head in together]
+    assert digests == [head.digest() for head in alone]
+    assert digests == [head.digest() for head in backwards[::-1]]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_written_gradient_is_autograds(optimizer):
+    """Some steps of every layer in a stack, against the same steps of a plain layer."""
+    random = np.random.default_rng(0)
+    problems = [
+        Problem(
+            random.normal(size=(n, 20)).astype(np.float32),
+            random.integers(0, k, n),
+            (random.normal(size=(k, 20)).astype(np.float32), np.zeros(k, np.float32)),
+        )
+        for n, k in ((17, 3), (32, 8), (25, 1))
+    ]
+    stack = Stack(problems)
+    for _ in stack.train(7, optimizer, lr=0.05, weight_decay=0.01):
+        pass
+    for problem, (weight, bias) in zip(problems, stack.layers(), strict=True):
+        layer = torch.nn.Linear(20, len(problem.start[1]))
+        layer.weight.data = torch.tensor(problem.start[0])
+        layer.bias.data = torch.tensor(problem.start[1])
+        plain = (
+            torch.optim.Adam(layer.parameters(), lr=0.05, weight_decay=0.01)
+            if optimizer == "adam"
+            else torch.optim.SGD(layer.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+        )
+        for _ in range(7):
+            plain.zero_grad()
+            outputs = layer(torch.tensor(problem.x))
+            torch.nn.functional.cross_entropy(outputs, torch.tensor(problem.labels)).backward()
+            plain.step()
+        assert np.allclose(weight, layer.weight.detach(), atol=1e-5)
+        assert np.allclose(bias, layer.bias.detach(), atol=1e-5)
+
+
+def test_only_epochs_of_one_step_are_taken_together():
+    head = LinearHead(batch=64)
+    assert head.alike(10, 256, 64) == head.alike(9, 270, 49) == shape_of(16, 260, 50)
+    assert head.alike(10, 256, 65) == (16, 272, 80)  # a last image joins the batch before it
+    assert head.alike(10, 256, 66) is None
+    [one_class, mlp] = learners(0, [20, 20], 8, 1)
+    assert FitHead("linear").alike(one_class) is None
+    assert FitHead("mlp").alike(mlp) is None
+
+
+def test_stops_are_the_same_together_and_alone():
+    clients = learners(3, [20, 21, 22], 16, 3)
+    personalizer = FitHead("linear", (("epochs", 10),))
+    together = list(personalizer.heads(clients, NAMES, every=4))
+    assert [epoch for epoch, _ in together] == [4, 8, 10]
+    for place, client in enumerate(clients):
+        alone = personalizer.heads([client], NAMES, every=4)
+        assert [h.digest() for _, [h] in alone] == [hs[place].digest() for _, hs in together]
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=200), st.integers(1, 8))
+@settings(max_examples=50, deadline=None)
+def test_groups_hold_every_client_once_in_order_and_stay_small(sizes, workers):
+    rows = tuple(np.zeros(size, np.int64) for size in sizes)
+    parts = list(groups(Partition(rows, rows), range(len(sizes)), workers))
+    assert [client for part in parts for client in part] == list(range(len(sizes)))
+    for part in parts:
+        assert 1 <= len(part) <= min(MOST_AT_ONCE, -(-len(sizes) // (4 * workers)))
+        assert len(part) == 1 or sum(sizes[client] for client in part) <= MOST_IMAGES
