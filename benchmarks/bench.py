@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from speed import rest, stage1
+from speed import peers, rest, stage1
 from speed.measure import Measure
 
 from repper.environment import environment
@@ -22,11 +22,16 @@ from repper.environment import environment
 def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:
     return {
         "start": lambda: rest.start(repeats),
-        "small": lambda: [stage1.efficiency("small", 0.90, 1024, repeats)],
-        "tutorial": lambda: [stage1.gain_over_tutorial(repeats)],
+        "small": lambda: stage1.efficiency("small", 0.90, 1024, repeats, rounds=4),
+        "tutorial": lambda: stage1.gain_over_tutorial(repeats),
         "features": lambda: [rest.features_once(repeats)],
+        "heads": lambda: rest.many_heads(repeats),
+        "views": lambda: peers.kornia(repeats),
         "clients": lambda: rest.constant_in_clients(repeats),
-        "resnet34": lambda: [stage1.efficiency("resnet34", 0.95, 256, repeats)],
+        "pfl": lambda: peers.pfl(repeats),
+        "flower": lambda: peers.flower(repeats),
+        # Half an hour of its own.
+        "resnet34": lambda: stage1.efficiency("resnet34", 0.95, 256, repeats, rounds=2),
     }
 
 
@@ -36,15 +41,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(measures(1)), default=list(measures(1)))
     options = parser.parse_args()
     versions, rows = environment("cpu"), []
-    print(f"{'measure':42} {'value':>8} {'reach':>8}")
+    print(f"{'measure':58} {'value':>8} {'reach':>8}")
     for name in options.only:
         for measure in measures(options.repeats)[name]():
-            bound = "<=" if measure.lower_is_better else ">="
-            verdict = "" if measure.reached else "  not reached"
-            print(
-                f"{measure.name:42} {measure.value:8.2f} {bound:>3}{measure.reach:5.2f}{verdict}",
-                flush=True,
-            )
+            print(measure, flush=True)
             rows.append(
                 {
                     "name": measure.name,

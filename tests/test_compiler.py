@@ -50,7 +50,7 @@ def test_compiling_leaves_the_network_as_it_was(digits, cache, monkeypatch):
     with SerialEngine(task, digits, 0) as engine:
         network = engine._clients._network
         before = {name: tensor.clone() for name, tensor in params_of(network).items()}
-        engine._clients._compile()
+        engine._clients._trainer.compile(engine._clients._phases)
         for name, tensor in params_of(network).items():
             assert torch.equal(tensor, before[name]), name
         compiled = everything(engine, shared, [0, 1])

@@ -291,7 +291,7 @@ def train_one_phase(data, phase, **settings):
     load_params(clients._network, shared)
     images, labels = clients._pick(clients._train_split, task.partition.train[0])
     random = torch.Generator().manual_seed(0)
-    loss = clients._train(phase, images, labels, 1e-3, random)
+    loss = clients._trainer.train(phase, images, labels, {}, 1e-3, random)
     return loss, shared, params_of(clients._network), len(labels)
 
 

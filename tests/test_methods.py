@@ -80,7 +80,8 @@ class Fleet:
         self.clients.receive(self.shared)
 
     def fit(self, client, number=1):
-        return self.clients.fit(client, number)
+        update = self.clients.fit(client, number)
+        return dataclasses.replace(update, shared=clone(update.shared))
 
 
 def _tensors(data):
@@ -194,9 +195,9 @@ def test_fedrep_fits_the_head_on_an_encoder_that_stands_still(fleet):
     images, labels = clients._pick(clients._train_split, fedrep.partition.train[0])
     random = torch.Generator().manual_seed(0)
     before = clone(params_of(clients._network))
-    clients._train(head_phase, images, labels, 1e-2, random)
+    clients._trainer.train(head_phase, images, labels, {}, 1e-2, random)
     between = clone(params_of(clients._network))
-    clients._train(encoder_phase, images, labels, 1e-2, random)
+    clients._trainer.train(encoder_phase, images, labels, {}, 1e-2, random)
     after = clone(params_of(clients._network))
     for name in before:  # batch norm's statistics are among them
         assert torch.equal(before[name], between[name]) == is_encoder(name), name
@@ -262,13 +263,13 @@ def test_ditto_keeps_the_personal_head(fleet, tmp_path):
 def test_the_loss_is_the_mean_over_the_epochs_of_all_phases(fleet):
     fedrep = fleet("fedrep", epochs=4, fedrep_head_epochs=3, lr=0.01)
     seen = []
-    train = fedrep.clients._train
+    train = fedrep.clients._trainer.train
 
     def watched(*arguments):
         seen.append(train(*arguments))
         return seen[-1]
 
-    fedrep.clients._train = watched
+    fedrep.clients._trainer.train = watched
     assert fedrep.fit(0).loss == pytest.approx((3 * seen[0] + seen[1]) / 4)
     assert abs(seen[0] - seen[1]) > 1e-3
 

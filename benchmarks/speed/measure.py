@@ -14,17 +14,29 @@ import repper
 
 @dataclass(frozen=True)
 class Measure:
-    """`value` is to be at least `reach`, or at most if `lower_is_better`."""
+    """`value` is to be at least `reach`, or at most if `lower_is_better`.
+
+    Without `reach` it is only told.
+    """
 
     name: str
     value: float
-    reach: float
+    reach: float | None
     lower_is_better: bool = False
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def reached(self) -> bool:
+    def reached(self) -> bool | None:
+        if self.reach is None:
+            return None
         return self.value <= self.reach if self.lower_is_better else self.value >= self.reach
+
+    def __str__(self) -> str:
+        if self.reach is None:
+            return f"{self.name:58} {self.value:8.2f}"
+        bound = "<=" if self.lower_is_better else ">="
+        verdict = "" if self.reached else "  not reached"
+        return f"{self.name:58} {self.value:8.2f} {bound:>3}{self.reach:5.2f}{verdict}"
 
 
 def interleaved(repeats: int, **ways: Callable[[], float]) -> dict[str, list[float]]:
@@ -37,7 +49,7 @@ def interleaved(repeats: int, **ways: Callable[[], float]) -> dict[str, list[flo
 
 
 def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in found.items()}
+    return {name: float(statistics.median(values)) for name, values in found.items()}
 
 
 def random_images(count: int, channels: int = 3, size: int = 32, classes: int = 10) -> repper.Split:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from multiprocessing.synchronize import Barrier
 
 import torch
 
 from repper.encoders.encoder import EncoderSpec
+from repper.engines.pool import KEEP_MEMORY
 from repper.losses import supcon
 
 BATCH = 256
 
 
-def images_per_second(encoder: str, processes: int, threads: int, seconds: float) -> float:
-    """Images, of two views each, that go through a training step in a second, all together."""
+def images_per_second(
+    encoder: str, processes: int, threads: int, seconds: float, keep_memory: bool = False
+) -> float:
+    """Images, of two views each, that go through a training step in a second, all together.
+
+    With `keep_memory` the allocator is set as in our workers, which few would think of.
+    """
+    added = KEEP_MEMORY if keep_memory else {}
+    os.environ.update(added)
+    try:
+        return _all_together(encoder, processes, threads, seconds)
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _all_together(encoder: str, processes: int, threads: int, seconds: float) -> float:
     context = multiprocessing.get_context("spawn")
     barrier, rates = context.Barrier(processes), context.Queue()
     workers = [

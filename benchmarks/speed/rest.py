@@ -5,18 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from repper.augment import normalize
+from repper.edge.saved_head import Array, SavedHead
 from repper.encoders.encoder import EncoderSpec
+from repper.engines.client import MOST_AT_ONCE
 from repper.engines.engine import one_thread
 from repper.heads import HEADS
+from repper.heads.descent import LinearHead
+from repper.personalize import Features, FitHead, Learner
 from speed.measure import Measure, interleaved, medians, random_images
 
 EPOCHS = 50
+NAMES = tuple("abcdefghij")
 
 
 def features_once(repeats: int) -> Measure:
@@ -50,6 +59,76 @@ def features_once(repeats: int) -> Measure:
         middle = medians(interleaved(repeats, once=once, every_epoch=every_epoch))
     gain = middle["every_epoch"] / middle["once"]
     return Measure("stage 2, features once", gain, 10.0, details={"seconds": middle})
+
+
+def many_heads(repeats: int) -> list[Measure]:
+    """Linear heads of 1,000 clients, on one core, by us and by scikit-learn one after another.
+
+    Both get centred and scaled features, as ours are in a run; without that scikit-learn would need
+    several times as long.
+    """
+    learners, tests = _clients_with_features(1000)
+    scaled = [LinearHead().prepared(one.train.r, one.train.labels)[0] for one in learners]
+    heads: dict[str, list[Callable[[Array], Array]]] = {"ours": [], "scikit-learn": []}
+
+    def ours() -> float:
+        began = time.perf_counter()
+        personalizer, alike = FitHead("linear"), defaultdict(list)
+        for place, one in enumerate(learners):
+            alike[personalizer.alike(one)].append(place)
+        found: dict[int, SavedHead] = {}
+        for places in alike.values():
+            for start in range(0, len(places), MOST_AT_ONCE):
+                part = places[start : start + MOST_AT_ONCE]
+                [(_, fitted)] = personalizer.heads([learners[i] for i in part], NAMES)
+                found.update(zip(part, fitted, strict=True))
+        took = time.perf_counter() - began
+        heads["ours"] = [found[i].predict for i in range(len(learners))]
+        return took
+
+    def theirs() -> float:
+        began = time.perf_counter()
+        found = [
+            LogisticRegression(max_iter=1000).fit(x, one.train.labels)
+            for x, one in zip(scaled, learners, strict=True)
+        ]
+        took = time.perf_counter() - began
+        heads["scikit-learn"] = [model.predict for model in found]
+        return took
+
+    with one_thread():
+        middle = medians(interleaved(repeats, **{"ours": ours, "scikit-learn": theirs}))
+    accuracy = dict.fromkeys(heads, 0.0)
+    for place, (one, (r, labels)) in enumerate(zip(learners, tests, strict=True)):
+        mean = one.train.r.mean(0)
+        scale = np.sqrt(((one.train.r - mean) ** 2).mean())
+        for name, x in (("ours", r), ("scikit-learn", (r - mean) / scale)):
+            accuracy[name] += 100 * float((heads[name][place](x) == labels).mean()) / len(tests)
+    details = {"seconds": middle, "accuracy": accuracy}
+    gain = middle["scikit-learn"] / middle["ours"]
+    behind = accuracy["scikit-learn"] - accuracy["ours"]
+    return [
+        Measure("1,000 linear heads, against scikit-learn", gain, 5.0, details=details),
+        Measure("points of accuracy behind scikit-learn", behind, 0.5, True, details),
+    ]
+
+
+def _clients_with_features(count: int) -> tuple[list[Learner], list[tuple[Array, Array]]]:
+    """Clients with 2 to 8 of ten classes, and features of 256 numbers that overlap somewhat."""
+    random = np.random.default_rng(0)
+    centres = 0.15 * random.normal(size=(10, 256))
+    learners, tests = [], []
+    for _ in range(count):
+        own = random.permutation(10)[: random.integers(2, 9)]
+
+        def features(images: int, own: Array = own) -> tuple[Array, Array]:
+            labels = np.concatenate([own, random.choice(own, images)])
+            r = np.maximum(centres[labels] + random.normal(size=(len(labels), 256)), 0)
+            return r.astype(np.float32), labels
+
+        learners.append(Learner(Features(*features(random.integers(10, 90)), "random"), None, 0))
+        tests.append(features(50))
+    return learners, tests
 
 
 def constant_in_clients(repeats: int) -> list[Measure]:

@@ -148,7 +148,7 @@ class FitHead(Personalizer):
             yield from heads[0].fits(*data[0], every)
             return
         layers = [cast("LinearHead", head) for head in heads]
-        problems = [h.problem(*h.prepared(x, y)) for h, (x, y) in zip(layers, data, strict=True)]
+        problems = [h.problem(*h.scaled(x, y)) for h, (x, y) in zip(layers, data, strict=True)]
         for epoch, solved in layers[0].solved(problems, every):
             for head, layer in zip(layers, solved, strict=True):
                 head.take(layer)
@@ -156,10 +156,8 @@ class FitHead(Personalizer):
 
 
 def _head(kind: str, settings: tuple[tuple[str, object], ...], seed: int) -> Head:
-    head = HEADS[kind](**dict(settings))
-    if "random_state" in head.get_params():
-        head.set_params(random_state=seed)
-    return head
+    draws = {"random_state": seed} if HEADS[kind].draws else {}
+    return HEADS[kind](**dict(settings), **draws)
 
 
 def _present(name: str, learner: Learner) -> LinearLayer:

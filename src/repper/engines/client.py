@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from repper.augment import Level, augment, normalize
-from repper.batches import batches
-from repper.compiler import compiled, compiling
+from repper.augment import normalize
 from repper.config import Config
 from repper.edge.saved_head import SavedHead
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.engine import Personal, Update
+from repper.engines.trainer import Trainer
 from repper.errors import RepperError
 from repper.evaluate import Score, knn_accuracy, score
 from repper.heads.together import LinearLayer
-from repper.losses import proximal
-from repper.methods.method import Loss, Network, Phase, build_network
-from repper.params import Params, clone, digest, is_encoder, load_params, params_of, select
+from repper.methods.method import Network, build_network
+from repper.params import (
+    Params,
+    clone,
+    copy_params,
+    digest,
+    is_encoder,
+    load_params,
+    params_of,
+    select,
+)
 from repper.partition import Partition, Rows
 from repper.personalize import Features, Learner, Personalizer
 from repper.private import PrivateStore
@@ -76,8 +82,8 @@ class Clients:
         self._phases = self._method.phases()
         network = build_network(self._method, task.spec, len(task.classes), seed=0)
         self._network = network.to(self._device)
-        self._losses = [self._loss_of(phase) for phase in self._phases]
-        self._compiled = not task.config.compile
+        self._live = params_of(self._network)  # what is copied in here is in the network
+        self._trainer = Trainer(self._network, task.config, task.spec, task.flip, self._device)
         self._store = PrivateStore(task.private) if task.private else None
         self._shared: Params = {}
         self._encoder_digest = ""
@@ -88,9 +94,13 @@ class Clients:
         self._encoder_digest = ""
 
     def fit(self, client: int, number: int) -> Update:
-        """Train as client `client` in round `number` (Algorithm 1, Client Update)."""
+        """Train as client `client` in round `number` (Algorithm 1, Client Update).
+
+        The update holds the network's own tensors: copy them before the next client comes.
+        """
         config = self._task.config
-        self._compile()
+        if config.compile:
+            self._trainer.compile(self._phases)
         self._load(client, number - 1)
         random = torch.Generator().manual_seed(
             torch_seed(config.seed, Purpose.TRAIN, number, client)
@@ -100,113 +110,28 @@ class Clients:
         passed = int((number - 1) * config.build_schedule().stands_for)
         lr = config.lr * config.lr_decay ** (passed // config.lr_decay_every)
         losses = [
-            self._train(phase, loss_of, images, labels, lr, random)
-            for phase, loss_of in zip(self._phases, self._losses, strict=True)
+            self._trainer.train(phase, images, labels, self._shared, lr, random)
+            for phase in self._phases
         ]
         epochs = [phase.epochs for phase in self._phases]
-        trained = params_of(self._network)
-        own = select(trained, self._method.private)
+        own = select(self._live, self._method.private)
         if self._store and own:
             self._store.write(client, number, clone(own), keep_all=config.validation > 0)
-        shared = clone(select(trained, self._method.shared))
+        shared = select(self._live, self._method.shared)
         return Update(client, shared, len(rows), float(np.average(losses, weights=epochs)))
 
     def _load(self, client: int, number: int) -> None:
         """Make the network the client's: what all share, and its own as of round `number`."""
-        load_params(self._network, self._shared)
+        copy_params(self._shared, self._live)
         if self._store:
             if self._network.own is not self._network:
                 # A personal model begins as the model that its client first receives.
                 load_params(self._network.own, self._shared)
             own = self._store.read(client, number)
-            _check_private(own, params_of(self._network), client)
-            load_params(self._network, own)
+            _check_private(own, self._live, client)
+            copy_params(own, self._live)
             if self._method.own_encoders:
                 self._encoder_digest = ""
-
-    def _loss_of(self, phase: Phase) -> Loss:
-        """The phase's loss as a function of views and their labels."""
-        network = self._network.own if phase.personal else self._network
-        half = self._task.config.precision == "bfloat16"
-
-        def loss_of(views: Tensor, labels: Tensor) -> Tensor:
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-                outputs = network(views)
-            return phase.loss(outputs.float(), labels)
-
-        return compiled(loss_of) if self._task.config.compile else loss_of
-
-    def _compile(self) -> None:
-        """Compile every phase's loss, once, on images of no client.
-
-        The compiler looks at the first batch it sees. With a client's, the code would depend on who
-        came first to this process, and the last digits of a result on the number of workers.
-        """
-        if self._compiled:
-            return
-        task, before = self._task, clone(params_of(self._network))
-        with compiling():
-            for phase, loss_of in zip(self._phases, self._losses, strict=True):
-                self._set_moving(phase)
-                count = phase.views * task.config.batch
-                blank = torch.zeros(count, task.spec.channels, task.spec.size, task.spec.size)
-                views = blank.to(self._device, memory_format=torch.channels_last)
-                labels = torch.zeros(count, dtype=torch.int64, device=self._device)
-                loss_of(views, labels).backward()
-        self._network.zero_grad()
-        load_params(self._network, before)
-        self._compiled = True
-
-    def _train(
-        self,
-        phase: Phase,
-        loss_of: Loss,
-        images: Tensor,
-        labels: Tensor,
-        lr: float,
-        random: torch.Generator,
-    ) -> float:
-        """Run one phase and return the mean loss over its images and epochs."""
-        config = self._task.config
-        moving = self._set_moving(phase)
-        anchors = [
-            self._shared[name.removeprefix("personal.")].to(self._device)
-            for name in (moving if phase.pull else ())
-        ]
-        parameters = list(moving.values())
-        optimizer = torch.optim.Adam(
-            parameters, lr=lr, weight_decay=config.weight_decay, fused=True
-        )
-        total = torch.zeros((), device=self._device)
-        for _ in range(phase.epochs):
-            for rows in batches(len(labels), config.batch, random):
-                rows = rows.to(self._device)
-                batch = images[rows]
-                views = torch.cat([self._view(batch, random) for _ in range(phase.views)])
-                optimizer.zero_grad()
-                loss = loss_of(views, labels[rows].repeat(phase.views))
-                if phase.pull:
-                    loss = loss + phase.pull * proximal(parameters, anchors)
-                loss.backward()
-                optimizer.step()
-                total += loss.detach() * len(rows)
-        return float(total) / (phase.epochs * len(labels))
-
-    def _set_moving(self, phase: Phase) -> dict[str, Tensor]:
-        """Let what the phase names move, and return it; freeze the rest, its statistics too."""
-        self._network.train()
-        moving: dict[str, Tensor] = {}
-        for name, parameter in self._network.named_parameters():
-            parameter.requires_grad_(phase.moves(name))
-            if parameter.requires_grad:
-                moving[name] = parameter
-        for part in self._network.children():
-            if not any(parameter.requires_grad for parameter in part.parameters()):
-                part.eval()
-        return moving
-
-    def _view(self, images: Tensor, random: torch.Generator) -> Tensor:
-        return augment(images, cast(Level, self._task.config.augment), self._task.flip, random)
 
     def personalize(
         self, clients: Sequence[int], number: int, save_to: Path | None
@@ -277,10 +202,10 @@ class Clients:
         There is none without a common encoder.
         """
         config = self._task.config
-        own = [name for name in params_of(self._network) if not self._method.shared(name)]
+        own = [name for name in self._live if not self._method.shared(name)]
         if not config.knn or any(map(is_encoder, own)):
             return None
-        load_params(self._network, self._shared)
+        copy_params(self._shared, self._live)
         self._network.eval()
         random = stream(config.seed, Purpose.PROBE)
         memory, queries = (

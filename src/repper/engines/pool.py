@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -23,7 +25,7 @@ from repper.engines.engine import Engine, Personal, Update, one_thread
 from repper.engines.shared_memory import SharedTensor
 from repper.errors import RepperError
 from repper.methods.method import build_network
-from repper.params import Params, clone, params_of, select
+from repper.params import Params, copy_params, params_of, select
 
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
@@ -58,7 +60,15 @@ class Layout:
     def views(self, flat: Tensor) -> Params:
         """The parameters by name, as views of the vector."""
         parts = flat.split([torch.Size(shape).numel() for shape in self.shapes.values()])
-        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+        return {n: _view(p, s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+
+
+def _view(part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A part of a vector as a tensor; a convolution's as networks have it, channels last."""
+    if len(shape) != 4:
+        return part.view(shape)
+    outputs, inputs, height, width = shape
+    return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
 
 @dataclass(eq=False)
@@ -67,7 +77,10 @@ class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
     sent: SharedTensor
-    job: Job | None = None
+    """What it answers with: two rows, for the job that is done and the one that is next."""
+    given: int = 0
+    jobs: deque[tuple[int, int, Job]] = field(default_factory=deque)
+    """What it has to do, in order: the row to answer in, the job's place among all, and the job."""
 
 
 @final
@@ -87,10 +100,10 @@ class PoolEngine(Engine):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        context = multiprocessing.get_context("spawn")
+        context = _start_method()
         for number in range(self._count):
             ours, theirs = context.Pipe()
-            sent = SharedTensor((self._layout.size,), torch.float32)
+            sent = SharedTensor((2, self._layout.size), torch.float32)
             process = context.Process(
                 target=_work,
                 args=(theirs, self._task, self._layout, self._splits, self._received, sent),
@@ -110,8 +123,11 @@ class PoolEngine(Engine):
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
         self._send(shared)
         jobs: list[Job] = [("fit", client, number) for client in cohort]
-        for worker, update in self._map(jobs, [self._examples(client) for client in cohort]):
-            yield replace(update, shared=clone(self._layout.views(worker.sent.tensor)))
+
+        def with_params(answer: Tensor, update: Update) -> Update:
+            return replace(update, shared=self._layout.views(answer.clone()))
+
+        yield from self._map(jobs, with_params, [self._examples(client) for client in cohort])
 
     def personalize(
         self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
@@ -119,53 +135,66 @@ class PoolEngine(Engine):
         self._send(shared)
         parts = groups(self._task.partition, clients, self._count)
         jobs: list[Job] = [("personalize", part, number, save_to) for part in parts]
-        for _, personal in self._map(jobs):
+        for personal in self._map(jobs):
             yield from personal
 
     def probe(self, shared: Params) -> float | None:
         if not self._task.config.knn:
             return None
         self._send(shared)
-        [(_, accuracy)] = self._map([("probe",)])
+        [accuracy] = self._map([("probe",)])
         return None if accuracy is None else float(accuracy)
 
     def _send(self, shared: Params) -> None:
         """Put the parameters where every worker reads them, once for a whole round."""
         if not self._workers:
             raise RuntimeError("the pool is used outside its `with` block, or after a failure")
-        for name, view in self._layout.views(self._received.tensor).items():
-            view.copy_(shared[name])
+        copy_params(shared, self._layout.views(self._received.tensor))
         for worker in self._workers:
-            self._tell(worker, ("receive",))
+            self._tell(worker, (0, "receive"))
 
     def _examples(self, client: int) -> int:
         """How much work a client is; one who holds the images of all is alone in his round."""
         held = self._task.partition.train
         return len(held[client]) if client < len(held) else 0
 
-    def _map(self, jobs: Sequence[Job], sizes: Sequence[int] = ()) -> Iterator[tuple[_Worker, Any]]:
+    def _map(
+        self,
+        jobs: Sequence[Job],
+        take: Callable[[Tensor, Any], Any] = lambda _, answer: answer,
+        sizes: Sequence[int] = (),
+    ) -> Iterator[Any]:
         """Have all jobs done, each by a free worker, and yield the answers as they come.
 
-        The largest goes first, so that workers end together. But no job starts that is more than a
-        few places ahead of the oldest unfinished one: the caller puts answers in order, and so
-        never has to hold more than that.
+        `take` makes an answer independent of the memory it came in. The largest job goes first, so
+        that workers end together. But none starts that is more than a few places ahead of the
+        oldest unfinished one: the caller puts answers in order, and so never has to hold more.
         """
         ahead = 4 * len(self._workers)
         waiting, unfinished = list(range(len(jobs))), set(range(len(jobs)))
-        places: dict[int, int] = {}
-        try:
-            while unfinished:
+
+        def hand_out() -> None:
+            for busy in (0, 1):
                 for worker in self._workers:
                     near = [place for place in waiting[:ahead] if place < min(unfinished) + ahead]
-                    if worker.job is None and near:
+                    # While many wait, a worker has its next job at hand before it is done.
+                    many = len(waiting) > 2 * len(self._workers)
+                    if near and len(worker.jobs) == busy and (many or not busy):
                         place = max(near, key=lambda p: sizes[p]) if sizes else near[0]
                         waiting.remove(place)
-                        places[worker.number], worker.job = place, jobs[place]
-                        self._tell(worker, jobs[place])
+                        row, worker.given = worker.given % 2, worker.given + 1
+                        worker.jobs.append((row, place, jobs[place]))
+                        self._tell(worker, (row, *jobs[place]))
+
+        try:
+            hand_out()
+            while unfinished:
                 worker, answer = self._next_answer()
-                worker.job = None
-                unfinished.discard(places[worker.number])
-                yield worker, answer
+                row, place, _ = worker.jobs.popleft()
+                taken = take(worker.sent.tensor[row], answer)
+                unfinished.discard(place)
+                hand_out()
+                yield taken
         finally:
             if unfinished:
                 # The caller gave up, or something failed: workers may be in the middle of a job.
@@ -179,7 +208,7 @@ class PoolEngine(Engine):
 
     def _next_answer(self) -> tuple[_Worker, Any]:
         """Wait until a worker answers; a dead one, or one that failed, is an error."""
-        busy = [worker for worker in self._workers if worker.job is not None]
+        busy = [worker for worker in self._workers if worker.jobs]
         sentinels = {worker.process.sentinel: worker for worker in self._workers}
         ready = wait([*(worker.connection for worker in busy), *sentinels])
         for worker in busy:
@@ -205,9 +234,10 @@ class PoolEngine(Engine):
             "fit": "training client {1} in round {2}",
             "personalize": "personalizing clients {1}",
         }
-        what = doing.get(worker.job[0], "working") if worker.job else "waiting for work"
+        job = worker.jobs[0][2] if worker.jobs else ("wait",)
+        what = doing.get(job[0], "waiting for work")
         return RepperError(
-            f"{worker.process.name} died ({how}) while {what.format(*(worker.job or ()))}, "
+            f"{worker.process.name} died ({how}) while {what.format(*job)}, "
             f"perhaps for lack of memory: run the same command with --resume to go on, "
             f"or with fewer --workers"
         )
@@ -233,17 +263,18 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
     with one_thread(), suppress(EOFError, OSError):
         clients: Clients | None = None
+        shared = layout.views(received.tensor)
+        outgoing = [layout.views(row) for row in sent.tensor]
         while True:
-            verb, *arguments = connection.recv()
+            row, verb, *arguments = connection.recv()
             try:
                 clients = clients or Clients(task, *[(s.tensor, t.tensor) for s, t in splits])
                 if verb == "receive":
-                    clients.receive(layout.views(received.tensor))
+                    clients.receive(shared)
                     continue
                 answer = getattr(clients, verb)(*arguments)
                 if isinstance(answer, Update):
-                    for name, view in layout.views(sent.tensor).items():
-                        view.copy_(answer.shared[name])
+                    copy_params(answer.shared, outgoing[row])
                     answer = replace(answer, shared={})
                 message = ("done", answer)
             except RepperError as error:
@@ -251,6 +282,21 @@ def _work(
             except Exception:
                 message = ("crash", traceback.format_exc())
             connection.send(message)
+
+
+def _start_method() -> SpawnContext | ForkServerContext:
+    """How workers start: on Linux as copies of a process that has loaded everything once.
+
+    Every later pool of this process begins with it too. Elsewhere such copies are not safe.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # The last is what an optimizer would load at its first step.
+    context.set_forkserver_preload(
+        ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
+    )
+    return context
 
 
 def cores() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -11,7 +12,7 @@ import torch
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task, groups
 from repper.engines.engine import Engine, Personal, Update
-from repper.params import Params
+from repper.params import Params, clone
 
 
 @final
@@ -27,7 +28,8 @@ class SerialEngine(Engine):
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
         self._clients.receive(shared)
         for client in cohort:
-            yield self._clients.fit(client, number)
+            update = self._clients.fit(client, number)
+            yield replace(update, shared=clone(update.shared))
 
     def personalize(
         self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None

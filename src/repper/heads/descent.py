@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ LEAST_EPOCHS = 10
 
 class DescentHead(Head):
     """Heads that are trained by gradient descent on cross-entropy, on one seeded stream."""
+
+    draws: ClassVar[bool] = True
 
     epochs: int | None
     lr: float

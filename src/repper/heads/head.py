@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +39,8 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     """What every head does around its own way of fitting."""
 
     kind: str
+    draws: ClassVar[bool] = False
+    """Whether it makes random choices, and so takes a `random_state`."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit on features (n, d) and labels (n,)."""
@@ -59,6 +61,10 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         """Scaled features and labels 0, 1, ..; this head remembers the scaling and the classes."""
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
+        return self.scaled(x, labels)
+
+    def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
+        """`prepared` for float32 features that are known to be fit for use."""
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self.mean_ = x.mean(0)
         # One scale for all features, not one each: a feature that hardly varies over a client's few
