@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,26 +41,35 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(measures(1)), default=list(measures(1)))
     options = parser.parse_args()
-    versions, rows = environment("cpu"), []
-    print(f"{'measure':58} {'value':>8} {'reach':>8}")
-    for name in options.only:
-        for measure in measures(options.repeats)[name]():
-            print(measure, flush=True)
-            rows.append(
-                {
-                    "name": measure.name,
-                    "value": measure.value,
-                    "reach": measure.reach,
-                    "reached": measure.reached,
-                    "settings": {"repeats": options.repeats, **measure.details},
-                    "versions": versions,
-                }
-            )
     now = datetime.datetime.now(datetime.UTC)
     path = Path(__file__).parent / "results" / f"{now:%Y-%m-%d}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(rows, indent=2) + "\n")
+    print(f"{'measure':58} {'value':>8} {'reach':>8}")
+    for name in options.only:
+        try:
+            found = measures(options.repeats)[name]()
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            print(f"{name:58} failed: {error}", flush=True)
+            continue
+        for measure in found:
+            print(measure, flush=True)
+            keep(path, measure, options.repeats)
     print(f"written to {path}")
+
+
+def keep(path: Path, measure: Measure, repeats: int) -> None:
+    """Add a measure to the day's file, in place of an earlier one of its name."""
+    path.parent.mkdir(exist_ok=True)
+    rows = json.loads(path.read_text()) if path.is_file() else []
+    row = {
+        "name": measure.name.strip(),
+        "value": measure.value,
+        "reach": measure.reach,
+        "reached": measure.reached,
+        "settings": {"repeats": repeats, **measure.details},
+        "versions": environment("cpu"),
+    }
+    rows = [other for other in rows if other["name"] != row["name"]] + [row]
+    path.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":
