@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# RepPer, and the paper's six rows of baselines.
+DEMO := repper+linear,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
+
 .PHONY: setup demo test lint bench clean
 setup: .venv/ready
 
@@ -13,7 +16,8 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/repper run --data digits --clients 20 --alpha 0.5 --out runs/demo --overwrite
+	$(BIN)/repper compare --data digits --clients 20 --alpha 0.5 --methods $(DEMO) --out runs/demo --overwrite
+	$(BIN)/repper report runs/demo --out runs/demo/report.html
 
 lint: setup
 	$(BIN)/ruff check .

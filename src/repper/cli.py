@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from repper import __version__
 from repper.config import JOIN_SETTINGS, OPTIONS, Config, read_config
 from repper.errors import RepperError, missing_extra, nearest, unknown
+from repper.experiments import EXPERIMENTS
+from repper.experiments.experiment import PRESETS
 from repper.methods import METHODS
 from repper.options import Option
 
@@ -30,6 +32,8 @@ EXAMPLES = """examples:
   repper run --data digits --clients 20 --alpha 0.1 --personalize svm --out my-run
   repper run --config my.toml --rounds 50 --resume
   repper compare --methods repper+linear,fedavg,fedavg+finetune --seeds 3
+  repper reproduce table2 --preset small --out table2
+  repper report my-run --out report.html
   repper join --run my-run --clients 10 --alpha 1 --epochs 100
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
@@ -139,6 +143,29 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     join.add_argument("--epochs", dest="head_epochs", metavar="X", help=OPTIONS["head_epochs"].help)
     _add_run_settings(join, [name for name in JOIN_SETTINGS if name != "head_epochs"])
 
+    reproduce = add("reproduce", "run a table of the paper, and put ours beside it", _reproduce)
+    reproduce.add_argument("experiment", metavar="|".join(EXPERIMENTS), help="which one")
+    reproduce.add_argument(
+        "--preset", default="small", metavar="|".join(PRESETS),
+        help="the paper's own setting, for a GPU, or one for two cores (default: small)",
+    )  # fmt: skip
+    reproduce.add_argument(
+        "--seeds", default="1", metavar="N", help="how many seeds, from 0 on (default: 1)"
+    )
+    reproduce.add_argument("--out", metavar="DIR", help="folder to write to")
+    reproduce.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    reproduce.add_argument(
+        "--estimate", action="store_true", help="only time some steps, and say what all would take"
+    )
+    _add_settings(reproduce, ["data_dir", "engine", "workers", "device"])
+
+    report = add("report", "write one page about runs, comparisons or reproductions", _report)
+    report.add_argument("folders", nargs="+", metavar="FOLDER", help="what was --out of those")
+    report.add_argument("--out", metavar="FILE", default="report.html", help="the page to write")
+    report.add_argument(
+        "--no-tsne", action="store_true", help="leave the pictures of features out: quicker"
+    )
+
     partition = add(
         "partition", "divide a data set among clients and draw who holds what", _partition
     )
@@ -237,6 +264,48 @@ def _compare(options: argparse.Namespace) -> int:
         print_comparison(event.comparison)
         if options.json:
             print(json.dumps(event.comparison.as_dict()))
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    for name, known in (("experiment", EXPERIMENTS), ("preset", PRESETS)):
+        if getattr(options, name) not in known:
+            raise unknown(name, getattr(options, name), known)
+    experiment = EXPERIMENTS[options.experiment]()
+    preset = PRESETS[options.preset]
+    seeds = Option("", "", name="seeds", kind=int, least=1).check(
+        Option("", "", name="seeds", kind=int).parse(options.seeds)
+    )
+    folder = Path(options.out or Path("runs") / f"{experiment.name}-{preset.name}")
+    options.out = None
+    how = _settings(options)
+    Config(**how)
+    try:
+        from repper.progress import Display, print_estimates, print_reproduction
+        from repper.reproduce import Reproduced, estimate, reproduce
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "repper reproduce") from error
+    if options.estimate:
+        print_estimates(estimate(experiment, preset, seeds=seeds, how=how))
+        return 0
+    with Display() as display:
+        for event in reproduce(
+            experiment, preset, folder, seeds=seeds, resume=options.resume, how=how
+        ):
+            display.show(event)
+    if isinstance(event, Reproduced):
+        print_reproduction(event.reproduction)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    try:
+        from repper.report import write_report
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "PyTorch", "train", "repper report") from error
+    path = Path(options.out)
+    write_report([Path(folder) for folder in options.folders], path, tsne=not options.no_tsne)
+    print(f"Report: {path.resolve().as_uri()}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -10,6 +11,7 @@ matplotlib.use("Agg")
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
@@ -17,22 +19,21 @@ from repper.partition import Partition
 
 FORMATS = (".png", ".svg", ".pdf")
 BLUE = "#0072b2"  # from Okabe and Ito's palette
+STYLE: Any = {
+    "font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 
 
 def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None:
     """Who holds what: a dot per client and class, its area the number of training images."""
-    if path.suffix.lower() not in FORMATS:
-        raise RepperError(
-            f"cannot draw to {path}: its name must end in {', '.join(FORMATS)} or .json"
-        )
+    _check_name(path)
     counts, _ = partition.counts(data)
     clients, classes = counts.shape
     # Inches of a cell: few clients or classes get room to breathe, many share what a page has.
     cell, row = min(0.34, 40 / clients), min(0.34, 40 / classes)
     if classes > 40:
         row = min(row, 0.12)
-    with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False,
-                            "axes.spines.right": False}):  # fmt: skip
+    with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(
             figsize=(2.2 + cell * clients, 1.4 + row * classes), layout="constrained"
         )
@@ -60,14 +61,24 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
             frameon=False, labelspacing=1.2,
         )  # fmt: skip
         try:
-            # No date in the file: the same partition gives the same bytes.
-            undated = {
-                ".png": {"Software": None},
-                ".svg": {"Date": None},
-                ".pdf": {"CreationDate": None},
-            }
-            figure.savefig(path, dpi=150, metadata=undated[path.suffix.lower()])
-        except OSError as error:
-            raise RepperError(f"cannot write {path}: {error.strerror}") from error
+            save(figure, path)
         finally:
             pyplot.close(figure)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, with no date in the file: the same drawing gives the same bytes."""
+    undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    _check_name(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, metadata=undated[path.suffix.lower()])
+    except OSError as error:
+        raise RepperError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _check_name(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise RepperError(
+            f"cannot draw to {path}: its name must end in {', '.join(FORMATS)} or .json"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,8 +24,10 @@ from rich.table import Table
 
 from repper.comparison import Comparison, figure
 from repper.evaluate import Score
-from repper.experiment import ClientDone, Event, Finished, RoundDone, Started
-from repper.grid import CellStarted, Compared
+from repper.experiment import ClientDone, Finished, RoundDone, Started
+from repper.grid import CellStarted
+from repper.reproduce import Estimate, PanelMissing, PanelStarted, ReproduceEvent, WorkLeft
+from repper.reproduction import Reproduction
 from repper.runs import Run
 
 CLIENTS_SHOWN = 40
@@ -39,6 +42,7 @@ class Display:
         self._stages: tuple[TaskID, TaskID] | None = None
         self._clients = self._rounds = self._first = self._personalized = 0
         self._began = time.monotonic()
+        self._whole: tuple[float, float] | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -63,7 +67,7 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
-    def show(self, event: Event | CellStarted | Compared) -> None:
+    def show(self, event: ReproduceEvent) -> None:
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, RoundDone):
@@ -74,6 +78,21 @@ class Display:
             self._say(f"finished: {event.run.folder}")
         elif isinstance(event, CellStarted):
             self._cell(event)
+        elif isinstance(event, PanelStarted):
+            self._say(f"[{event.number}/{event.panels}] {event.panel.name}")
+        elif isinstance(event, PanelMissing):
+            self._say(f"  left out: {event.reason}")
+        elif isinstance(event, WorkLeft):
+            self._left(event.share)
+
+    def _left(self, share: float) -> None:
+        """Say what the whole grid will still take, as what was done since the start took."""
+        if self._whole is None:
+            self._whole = share, time.monotonic()
+        first, began = self._whole
+        if share < first:
+            left = (time.monotonic() - began) / (first - share) * share
+            self._say(f"{1 - share:.0%} of all is done, {_duration(left)} left")
 
     def _cell(self, event: CellStarted) -> None:
         """Begin anew for the next run of a comparison."""
@@ -183,6 +202,38 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         table.add_row(escape(name), accuracy, *map(escape, figures))
     console.print(table)
     console.print(f"Comparison: {comparison.folder}", soft_wrap=True, markup=False)
+
+
+def print_reproduction(reproduction: Reproduction, console: Console | None = None) -> None:
+    """Our numbers beside the paper's, which claims hold, and where to find the rest."""
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    for note in reproduction.settings_text():
+        console.print(note, soft_wrap=True, markup=False)
+    for title, cells in (
+        (f"{reproduction.experiment.title}: ours (the paper's)", reproduction.cells()),
+        *((extra.title, extra.cells) for extra in reproduction.extras),
+        ("What the paper claims of it", reproduction.claim_cells()),
+    ):
+        if cells:
+            heading, *rows = cells
+            table = Table(*map(escape, heading), title=escape(title), title_justify="left")
+            for row in rows:
+                table.add_row(*(escape(cell.replace("**", "")) for cell in row))
+            console.print(table)
+    console.print(f"Written to {reproduction.folder / 'table.md'}", soft_wrap=True, markup=False)
+
+
+def print_estimates(estimates: Iterable[Estimate], console: Console | None = None) -> None:
+    """What every panel would take, as it is timed, and all together."""
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    total = 0.0
+    for one in estimates:
+        said = f"no estimate: {one.missing}"
+        if one.seconds is not None:
+            total += one.seconds
+            said = _duration(one.seconds)
+        console.print(f"{one.panel.name:28} {said}", soft_wrap=True, markup=False)
+    console.print(f"{'all':28} {_duration(total)} of training on this machine", markup=False)
 
 
 def _client_table(scores: list[Score], names: list[str]) -> Table:

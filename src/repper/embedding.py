@@ -1,0 +1,101 @@
+"""What an encoder makes of images, for people to look at, and in numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+
+from repper.augment import normalize
+from repper.datasets.dataset import Dataset, Split
+from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.evaluate import knn_accuracy
+from repper.files import write_atomically
+from repper.params import Params, digest, load_params
+from repper.runs import Run
+
+FILE = "embedding.json"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Test images in the plane (t-SNE), and how well the features themselves part the classes.
+
+    `silhouette` goes from -1 to 1; `knn` is the accuracy in percent of a vote of ten neighbours.
+    """
+
+    points: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    silhouette: float
+    knn: float
+
+
+def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
+    """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
+    spec, params = read_encoder(run.folder)
+    key = {"encoder": digest(params), "count": count, "data": data.name}
+    path = run.folder / FILE
+    if path.is_file():
+        kept = _read(path)
+        if kept is not None and kept["key"] == key:
+            return Embedding(
+                np.array(kept["points"]),
+                np.array(kept["labels"]),
+                float(kept["silhouette"]),
+                float(kept["knn"]),
+            )
+    memory, tested = (
+        _sample(split, size) for split, size in ((data.train, 1000), (data.test, count))
+    )
+    r_memory, r = (features_of(spec, params, split.images) for split in (memory, tested))
+    found = embed(r, tested.labels, knn_accuracy(r_memory, memory.labels, r, tested.labels))
+    content = {
+        "key": key,
+        "points": np.round(found.points, 2).tolist(),
+        "labels": found.labels.tolist(),
+        "silhouette": found.silhouette,
+        "knn": found.knn,
+    }
+    write_atomically(path, json.dumps(content))
+    return embedding_of(run, data, count)
+
+
+def embed(r: NDArray[Any], labels: NDArray[np.int64], knn: float) -> Embedding:
+    """Features in the plane. The same features give the same picture."""
+    perplexity = min(30.0, (len(r) - 1) / 3)
+    points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
+    parted = len(np.unique(labels)) > 1
+    silhouette = float(silhouette_score(r, labels)) if parted else float("nan")
+    return Embedding(points.astype(np.float64), labels, silhouette, knn)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was kept; a damaged file counts as none."""
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text())
+    except ValueError:
+        return None
+    wanted = {"key", "points", "labels", "silhouette", "knn"}
+    return kept if isinstance(kept, dict) and kept.keys() == wanted else None
+
+
+def _sample(split: Split, count: int) -> Split:
+    rows = np.sort(np.random.default_rng(0).permutation(len(split))[:count])
+    return Split(split.images[rows], split.labels[rows])
+
+
+@torch.no_grad()
+def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:
+    """What an encoder with these parameters makes of images."""
+    network = torch.nn.ModuleDict({"encoder": spec.build()})
+    load_params(network, params)
+    encoder = network.eval()["encoder"]
+    parts = torch.from_numpy(np.ascontiguousarray(images)).split(512)
+    return torch.cat([encoder(normalize(part)) for part in parts]).numpy()

@@ -1,0 +1,96 @@
+"""What an experiment of the paper is: which cells, which settings, which numbers it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A comparison within an experiment: its settings, its rows and the paper's numbers.
+
+    `rows` are as `repper compare --methods` takes them. `printed` has what the paper printed, in
+    percent, by row; a row may have no number there.
+    """
+
+    name: str
+    settings: Settings
+    rows: tuple[str, ...]
+    printed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace(" ", "-").replace(",", "")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    `small` are the settings that the small preset puts in place of the paper's; each panel keeps
+    its own data, alpha and participation. `newcomers` are those of clients that join every run when
+    it is finished. `measure` names what is measured, or drawn, on the finished runs.
+    """
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    small: Settings
+    notes: tuple[str, ...] = ()
+    newcomers: Settings | None = None
+    measure: Literal["gradients", "figures"] | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size at which to run the experiments."""
+
+    name: str
+    common: Settings
+    scaled: bool
+
+    def settings(self, experiment: Experiment, panel: Panel) -> dict[str, Any]:
+        """The settings of a panel's runs at this size."""
+        chosen = {**self.common, **panel.settings}
+        if self.scaled:
+            chosen |= experiment.small
+            chosen |= {n: v for n, v in panel.settings.items() if n == "rounds"}
+            chosen["epochs"] = SMALL_EPOCHS[panel.settings.get("epochs", 10)]
+            if encoder := panel.settings.get("encoder"):
+                chosen |= SMALL_ENCODERS[encoder]
+        return chosen
+
+    def departures(self, experiment: Experiment, panel: Panel) -> dict[str, tuple[Any, Any]]:
+        """Where a panel's settings are not the paper's: the paper's value and ours."""
+        theirs = PAPER.settings(experiment, panel)
+        ours = self.settings(experiment, panel)
+        return {
+            name: (theirs.get(name), value)
+            for name, value in ours.items()
+            if theirs.get(name) != value
+        }
+
+
+SMALL_EPOCHS = {10: 2, 20: 4}
+"""The small preset's E for the paper's."""
+SMALL_ENCODERS = {
+    "resnet34": {"encoder": "resnet34", "width": 0.125},
+    "mobilenet": {"encoder": "mobilenet", "width": 0.25},
+}
+"""Where a table is about the encoder, its width in the small preset."""
+
+PAPER = Preset(
+    "paper",
+    {
+        "encoder": "resnet34", "width": 1.0, "clients": 20, "rounds": 100, "epochs": 10,
+        "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
+        "head_epochs": 10, "train_images": None,
+    },
+    scaled=False,
+)  # fmt: skip
+SMALL = Preset("small", {**PAPER.common, "encoder": "small", "head_epochs": None}, scaled=True)
+PRESETS = {preset.name: preset for preset in (PAPER, SMALL)}

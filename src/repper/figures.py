@@ -1,0 +1,205 @@
+"""The paper's figures, drawn from finished runs. One style; SVG and PNG of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from repper.datasets.dataset import Dataset, Split
+from repper.embedding import Embedding, embed, features_of
+from repper.encoders.encoder import read_encoder
+from repper.engines.client import Clients, Task
+from repper.engines.engine import one_thread
+from repper.evaluate import Score, knn_accuracy
+from repper.params import Params, clone, is_encoder, read_params, select
+from repper.partition import Partition, read_partition, split
+from repper.plots import STYLE, bubbles, save
+from repper.run_folder import CHECKPOINT, PARTITION
+from repper.runs import Run
+
+# Okabe and Ito's colours, which colour-blind people can tell apart, and two greys.
+COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000",
+    "#999999", "#7a5195",
+)  # fmt: skip
+CLIENTS_SHOWN = 7
+
+
+def _class_colour(label: int) -> str:
+    return COLOURS[label % len(COLOURS)]
+
+
+@contextmanager
+def _drawing(
+    path: Path, width: float, height: float, *, rows: int = 1, columns: int = 1
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure with a grid of axes, written as SVG and PNG at the end."""
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(
+            rows, columns, figsize=(width, height), layout="constrained", squeeze=False
+        )
+        try:
+            yield figure, axes
+            for suffix in (".svg", ".png"):
+                save(figure, path.with_suffix(suffix))
+        finally:
+            pyplot.close(figure)
+
+
+def _scatter(axes: Axes, found: Embedding, title: str, note: str = "") -> None:
+    colours = [_class_colour(int(label)) for label in found.labels]
+    axes.scatter(found.points[:, 0], found.points[:, 1], c=colours, s=7, linewidths=0, alpha=0.85)
+    numbers = f"silhouette {found.silhouette:.2f}, k-NN {found.knn:.0f} %"
+    axes.set(xticks=[], yticks=[], title=title, xlabel=f"{note}\n{numbers}" if note else numbers)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: int) -> None:
+    """Figure 1: one client's images by the encoder of every method."""
+    first = next(iter(runs.values()))
+    own = _of_client(data, read_partition(first.folder / PARTITION, data), client)
+    with _drawing(path, 2.5 * len(runs), 3.1, columns=len(runs)) as (figure, axes):
+        for place, (name, run) in enumerate(runs.items()):
+            spec, params = read_encoder(run.folder)
+            r = features_of(spec, params, own.images)
+            origin = run.result["encoder_origin"]
+            note = "" if origin == "shared in training" else origin
+            found = embed(r, own.labels, _half_votes(r, own.labels))
+            _scatter(axes[0, place], found, name, note)
+        _class_legend(figure, data, own.labels)
+
+
+def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
+    """Seven clients, each with its own local encoder on its own images, and the server's on all.
+
+    From the most skewed client to the least; a local encoder is the common one after a client's
+    next round of training.
+    """
+    partition = read_partition(run.folder / PARTITION, data)
+    counts, _ = partition.counts(data)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    skew = -(shares * np.log(np.maximum(shares, 1e-12))).sum(1)
+    order = [int(c) for c in np.argsort(skew, kind="stable")]
+    places = np.linspace(0, len(order) - 1, min(CLIENTS_SHOWN, len(order))).astype(int)
+    chosen = [order[place] for place in places]
+    spec, common = read_encoder(run.folder)
+    with _drawing(path, 11, 6.4, columns=4, rows=2) as (figure, axes):
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for place, client in enumerate(chosen):
+            own = _of_client(data, partition, client)
+            r = features_of(spec, local_encoder(run, data, partition, client), own.images)
+            axis = axes.flat[place]
+            axis.set_axis_on()
+            held = ", ".join(
+                f"{data.classes[label]} {counts[client, label]}"
+                for label in np.argsort(-counts[client], kind="stable")[:3]
+            )
+            found = embed(r, own.labels, _half_votes(r, own.labels))
+            _scatter(axis, found, f"client {client}", held)
+        rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
+        every = Split(data.test.images[rows], data.test.labels[rows])
+        r = features_of(spec, common, every.images)
+        axes.flat[len(chosen)].set_axis_on()
+        found = embed(r, every.labels, _half_votes(r, every.labels))
+        _scatter(axes.flat[len(chosen)], found, "server", "test images of all classes")
+        _class_legend(figure, data, every.labels)
+
+
+def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) -> Params:
+    """A client's encoder at the end of one more round of its own training."""
+    config = run.config
+    spec, _ = read_encoder(run.folder)
+    task = Task(config, spec, partition, data.classes, data.flip, "cpu")
+    shared, _ = read_params(run.folder / CHECKPOINT)
+    splits = [
+        (torch.from_numpy(split.images), torch.from_numpy(split.labels))
+        for split in (data.train, data.test)
+    ]
+    with one_thread():
+        clients = Clients(task, splits[0], splits[1])
+        clients.receive(shared)
+        update = clients.fit(client, run.result["rounds"] + 1)
+    return clone(select(update.shared, is_encoder))
+
+
+def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[int]) -> None:
+    """Accuracy per class of some clients by every method, classes by falling count."""
+    scores = {name: {s.client: s for s in run.scores()} for name, run in runs.items()}
+    classes = next(iter(runs.values())).classes
+    with _drawing(path, 9, 2.9 * len(clients), rows=len(clients)) as (figure, axes):
+        for axis, client in zip(axes[:, 0], clients, strict=True):
+            one: Score = next(iter(scores.values()))[client]
+            order = [int(n) for n in np.argsort(-one.train, kind="stable") if one.tested[n]]
+            width = 0.8 / len(runs)
+            for place, (name, found) in enumerate(scores.items()):
+                own = found[client]
+                heights = [100 * own.correct[n] / own.tested[n] for n in order]
+                x = np.arange(len(order)) + (place - (len(runs) - 1) / 2) * width
+                axis.bar(x, heights, width, color=COLOURS[place % len(COLOURS)], label=name)
+            labels = [f"{classes[n]}\n{one.train[n]} images" for n in order]
+            axis.set_xticks(range(len(order)), labels, fontsize=7)
+            axis.set(ylabel="accuracy, %", title=f"client {client}", ylim=(0, 100))
+        handles, names = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+
+
+def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
+    """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
+    with _drawing(path, 9, 3.4, columns=2) as (_, axes):
+        for place, (name, run) in enumerate(joined.items()):
+            curves = list(run.curves().values())
+            epochs = sorted({epoch for curve in curves for epoch, _ in curve})
+            means = []
+            for epoch in epochs:
+                at = [[a for e, a in curve if e <= epoch][-1] for curve in curves]
+                means.append(float(np.mean([a for a in at if a is not None])))
+            colour = COLOURS[place % len(COLOURS)]
+            axes[0, 0].plot(epochs, means, color=colour, label=name)
+            finals = sorted(s.accuracy for s in run.scores() if s.accuracy is not None)
+            axes[0, 1].plot(range(1, len(finals) + 1), finals, "o", ms=4, color=colour, label=name)
+        axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
+        axes[0, 1].set(xlabel="clients, from worst to best", ylabel="accuracy at the end, %")
+        axes[0, 0].legend(frameon=False)
+
+
+def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> list[Path]:
+    """The bubble plot of a data set: who holds what."""
+    partition = split(data, clients=clients, alpha=alpha, seed=seed)
+    paths = [folder / f"bubbles-{data.name}-alpha-{alpha:g}{suffix}" for suffix in (".svg", ".png")]
+    for path in paths:
+        bubbles(path, data, partition, f"{data.name}, alpha {alpha:g}")
+    return paths
+
+
+def _of_client(data: Dataset, partition: Partition, client: int) -> Split:
+    rows = partition.train[client]
+    return Split(data.train.images[rows], data.train.labels[rows])
+
+
+def _half_votes(r: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """k-NN accuracy within one set of images: one half of them votes on the other."""
+    order = np.random.default_rng(0).permutation(len(r))
+    memory, queries = order[::2], order[1::2]
+    return knn_accuracy(r[memory], labels[memory], r[queries], labels[queries])
+
+
+def _class_legend(figure: Figure, data: Dataset, labels: NDArray[np.int64]) -> None:
+    shown = [int(label) for label in np.unique(labels)]
+    if len(shown) > len(COLOURS):
+        return
+    handles = [Line2D([], [], marker="o", ls="", ms=5, color=_class_colour(n)) for n in shown]
+    names = [data.classes[n] for n in shown]
+    columns = min(10, len(shown))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)

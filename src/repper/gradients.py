@@ -1,0 +1,169 @@
+"""How large the gradient of an anchor is, by the size of its class (section 5 of the paper).
+
+The paper argues that anchors of tail classes get larger gradients from the supervised contrastive
+loss, because their positives are hard, and so |z_p - (z_j . z_p) z_j| is near 1. The factor
+|P_jp - X_jp| of the same terms is not looked at there; it is measured here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional
+
+from repper.augment import Level, augment
+from repper.datasets.dataset import Dataset
+from repper.encoders.encoder import read_encoder
+from repper.methods.method import build_network
+from repper.params import load_params, read_params
+from repper.partition import read_partition
+from repper.run_folder import CHECKPOINT, PARTITION
+from repper.runs import Run
+from repper.seeds import Purpose, torch_seed
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """One value per anchor: the norm of its loss's gradient by r, and what it is made of.
+
+    `hardness` is the mean of |z_p - (z_j . z_p) z_j| over positives, `factor` that of
+    |P_jp - X_jp|; for cross-entropy `factor` is |p - y|, and there is no hardness.
+    """
+
+    norm: Values
+    factor: Values
+    hardness: Values | None
+
+
+def contrastive_anchors(r: Tensor, labels: Tensor, temperature: float) -> tuple[Anchors, Tensor]:
+    """The gradient of each anchor's own loss (eq. 5) by its own r, all other vectors constant.
+
+    Anchors without a positive have no loss; the second value says which have one.
+    """
+    length = r.norm(dim=1, keepdim=True)
+    z = functional.normalize(r, dim=1)
+    itself = torch.eye(len(r), dtype=torch.bool)
+    positive = (labels[:, None] == labels[None, :]) & ~itself
+    has = positive.any(1)
+    similarity = z @ z.T / temperature
+    lowest = torch.finfo(z.dtype).min
+    over_all = similarity.masked_fill(itself, lowest).softmax(1)  # P_ja
+    over_positives = similarity.masked_fill(~positive, lowest).softmax(1) * positive  # X_jp
+    by_z = (over_all - over_positives) @ z / temperature
+    by_r = (by_z - (by_z * z).sum(1, keepdim=True) * z) / length
+    count = positive.sum(1).clamp(min=1)
+    factor = ((over_all - over_positives).abs() * positive).sum(1) / count
+    hardness = ((1 - (z @ z.T).square()).clamp(min=0).sqrt() * positive).sum(1) / count
+    return Anchors(*(_values(t[has]) for t in (by_r.norm(dim=1), factor, hardness))), has
+
+
+def classifier_anchors(r: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Anchors:
+    """The gradient of each image's cross-entropy by its r, with a linear head."""
+    error = functional.linear(r, weight, bias).softmax(1)
+    error = error - functional.one_hot(labels, len(bias))
+    return Anchors(_values((error @ weight).norm(dim=1)), _values(error.norm(dim=1)), None)
+
+
+@dataclass(frozen=True)
+class BySize:
+    """Means over a client's tail and head classes, and the rank correlation with class size.
+
+    Tail and head are the classes with fewer and more images than the client's median class.
+    """
+
+    tail: float
+    head: float
+    correlation: float
+
+
+def by_class_size(values: Values, labels: NDArray[np.int64], counts: NDArray[np.int64]) -> BySize:
+    """Compare a client's anchors by how many training images their class has.
+
+    Every class counts once, however many anchors it has.
+    """
+    classes = [int(label) for label in np.unique(labels)]
+    means = np.array([values[labels == label].mean() for label in classes])
+    sizes = counts[classes]
+    median = np.median(counts[counts > 0])
+    tail, head = means[sizes < median], means[sizes > median]
+    correlation = np.nan
+    if len(classes) > 2 and len(set(sizes)) > 1 and len(set(means)) > 1:
+        correlation = float(stats.spearmanr(sizes, means).statistic)
+    return BySize(_mean(tail), _mean(head), correlation)
+
+
+def over_clients(found: Sequence[BySize]) -> dict[str, float]:
+    """Means over clients that have both; `ratio` is the mean of tail over head."""
+    known = [one for one in found if np.isfinite(one.tail) and np.isfinite(one.head) and one.head]
+    ratios = [one.tail / one.head for one in known]
+    correlations = [one.correlation for one in found if np.isfinite(one.correlation)]
+    return {
+        "clients": len(known),
+        "tail": _mean([one.tail for one in known]),
+        "head": _mean([one.head for one in known]),
+        "ratio": _mean(ratios),
+        "larger_for_tail": _mean([ratio > 1 for ratio in ratios]),
+        "correlation": _mean(correlations),
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run's anchors have, over its clients: a summary for each quantity."""
+
+    quantity: str
+    summary: dict[str, float]
+
+
+def measure_run(run: Run, data: Dataset) -> list[Measured]:
+    """The gradients of one batch of every client, as its next step of training would have them."""
+    config, partition = run.config, read_partition(run.folder / PARTITION, data)
+    spec, _ = read_encoder(run.folder)
+    network = build_network(config.build_method(), spec, len(data.classes), seed=0)
+    params, _ = read_params(run.folder / CHECKPOINT)
+    load_params(network, params)
+    network.train()
+    head = network.linear_head
+    found: dict[str, list[BySize]] = {}
+    for client, rows in enumerate(partition.train):
+        random = torch.Generator().manual_seed(torch_seed(config.seed, Purpose.PROBE, client))
+        batch = rows[torch.randperm(len(rows), generator=random)[: config.batch].numpy()]
+        counts = np.bincount(data.train.labels[rows], minlength=len(data.classes))
+        images = torch.from_numpy(data.train.images[batch])
+        labels = torch.from_numpy(data.train.labels[batch])
+        level = cast(Level, config.augment)
+        views = [augment(images, level, data.flip, random) for _ in range(1 if head else 2)]
+        with torch.no_grad():
+            r = network.encoder(torch.cat(views)).double()
+        every = labels.repeat(len(views))
+        if head is not None:
+            anchors = classifier_anchors(r, every, head.weight.double(), head.bias.double())
+        else:
+            anchors, has = contrastive_anchors(r, every, config.temperature)
+            every = every[has]
+        for quantity, values in (
+            ("gradient norm", anchors.norm),
+            ("factor |p - y|" if head is not None else "factor |P - X|", anchors.factor),
+            ("hardness of positives", anchors.hardness),
+        ):
+            if values is not None and len(values):
+                size = by_class_size(values, every.numpy(), counts)
+                found.setdefault(quantity, []).append(size)
+    return [Measured(quantity, over_clients(sizes)) for quantity, sizes in found.items()]
+
+
+def _mean(values: Sequence[float] | Values) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
+
+
+def _values(tensor: Tensor) -> Values:
+    return tensor.detach().double().numpy()

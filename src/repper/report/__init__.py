@@ -1,0 +1,77 @@
+"""One self-contained page about runs: no network, no server, opens from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from repper.errors import RepperError
+from repper.files import write_atomically
+from repper.report.html import Html, table, tag
+from repper.report.sections import section
+from repper.report.subject import subjects_of
+from repper.reproduction import Reproduction
+
+__all__ = ["write_report"]
+
+
+def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> None:
+    """Write a page about run folders, comparisons and reproductions."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise RepperError(f"cannot write a report to {out}: its name must end in .html")
+    parts: list[Html] = []
+    links: list[tuple[str, str]] = []
+    for folder in folders:
+        subjects, reproduction = subjects_of(folder)
+        if reproduction is not None:
+            anchor = f"part-{len(links) + 1}"
+            links.append((anchor, reproduction.experiment.title))
+            parts.append(_reproduction(reproduction, anchor))
+        for subject in subjects:
+            anchor = f"part-{len(links) + 1}"
+            links.append((anchor, subject.title))
+            parts.append(section(subject, anchor, tsne))
+    names = ", ".join(folder.name for folder in folders)
+    write_atomically(out, _page(f"repper: {names}", links, parts))
+
+
+def _reproduction(found: Reproduction, anchor: str) -> Html:
+    notes = [tag("li", note) for note in found.settings_text()]
+    parts = [tag("h2", found.experiment.title, id=anchor), tag("ul", *notes)]
+    for title, cells, caption in (
+        ("Ours and the paper's", found.cells(), "Accuracy in %, ours (the paper's)"),
+        ("Order of the methods", found.order_cells(), "From best to worst"),
+        *((extra.title, extra.cells, extra.note) for extra in found.extras),
+        ("What the paper claims of this table", found.claim_cells(), "Computed from both"),
+    ):
+        if cells:
+            heading, *rows = [[cell.replace("**", "") for cell in line] for line in cells]
+            parts += [tag("h3", title), table(heading, rows, caption=caption, numeric_from=99)]
+    return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _page(title: str, links: Sequence[tuple[str, str]], parts: Sequence[Html]) -> str:
+    files = resources.files("repper.report")
+    style, script = ((files / name).read_text() for name in ("page.css", "page.js"))
+    listed = [tag("li", tag("a", text, href=f"#{anchor}")) for anchor, text in links]
+    body = tag(
+        "body",
+        tag("a", "Skip to the results", href="#main", class_="skip"),
+        tag("header", tag("h1", title), tag("nav", tag("ul", *listed), aria_label="Contents")),
+        tag("main", *parts, id="main"),
+        tag("script", Html(script)),
+    )
+    head = tag(
+        "head",
+        Html('<meta charset="utf-8">'),
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        # Nothing may be fetched, whatever a run folder says.
+        Html(
+            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+            "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">"
+        ),
+        tag("title", title),
+        tag("style", Html(style)),
+    )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en")

@@ -1,0 +1,84 @@
+"""HTML as values: what is not marked as HTML is text, and is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+class Html(str):
+    """A string that is HTML already."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: str, **attributes: object) -> Html:
+    """An element. `class_` and `for_` lose their underscore, others get `-` for `_`.
+
+    An attribute of True stands alone, one of None or False is left out.
+    """
+    parts = [name]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        label = key.rstrip("_").replace("_", "-")
+        parts.append(label if value is True else f'{label}="{escape(str(value))}"')
+    return Html(f"<{' '.join(parts)}>{join(children)}</{name}>")
+
+
+def join(parts: Iterable[str]) -> Html:
+    return Html("".join(p if isinstance(p, Html) else escape(p, quote=False) for p in parts))
+
+
+Cell = str | tuple[str, float]
+"""The text of a cell, or its text and the number to sort it by."""
+
+
+def table(
+    heading: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    caption: str = "",
+    sortable: bool = True,
+    labels: Sequence[str] = (),
+    numeric_from: int = 1,
+) -> Html:
+    """A table whose headings sort it. `labels` are what a filter shows and hides rows by."""
+
+    def head(place: int, text: str) -> Html:
+        kind = "number" if place >= numeric_from else "text"
+        if not sortable or not text:
+            return tag("th", text, scope="col", class_=kind)
+        button = tag("button", text, type="button", class_="sort")
+        return tag("th", button, scope="col", class_=kind, aria_sort="none")
+
+    def cell(place: int, content: Cell) -> Html:
+        text, key = content if isinstance(content, tuple) else (content, None)
+        kind = "number" if place >= numeric_from else "text"
+        if place == 0:
+            return tag("th", text, scope="row", class_="text", data_sort=key)
+        return tag("td", text, class_=kind, data_sort=key)
+
+    body = [
+        tag(
+            "tr",
+            *(cell(place, content) for place, content in enumerate(row)),
+            data_label=labels[number] if labels else None,
+        )
+        for number, row in enumerate(rows)
+    ]
+    inner = tag(
+        "table",
+        *([tag("caption", caption)] if caption else []),
+        tag("thead", tag("tr", *(head(place, text) for place, text in enumerate(heading)))),
+        tag("tbody", *body),
+        class_="sortable" if sortable else None,
+    )
+    return tag(
+        "div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption or "table"
+    )
+
+
+def number(value: float | None, digits: int = 2) -> Cell:
+    """A number as a cell; what is unknown sorts below everything."""
+    return ("-", float("-inf")) if value is None else (f"{value:,.{digits}f}", value)

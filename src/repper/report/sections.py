@@ -1,0 +1,278 @@
+"""The parts of a report on runs that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from repper.comparison import figure
+from repper.config import OPTIONS
+from repper.embedding import embedding_of
+from repper.errors import RepperError
+from repper.evaluate import Counts
+from repper.files import read_json
+from repper.report import charts
+from repper.report.html import Cell, Html, join, number, table, tag
+from repper.report.subject import Subject
+from repper.run_folder import ENVIRONMENT
+from repper.runs import Run
+
+MOST_CLIENTS = 60
+"""A heat map or a drawing of more clients would not be readable."""
+
+
+def section(subject: Subject, anchor: str, tsne: bool) -> Html:
+    """Everything about a subject, under its title."""
+    parts = [
+        tag("h2", subject.title, id=anchor),
+        *_what(subject),
+        *_results(subject),
+        *_over_rounds(subject),
+        *_distribution(subject),
+        *_classes(subject),
+        *_holdings(subject),
+        *(_embeddings(subject) if tsne else ()),
+        *_costs(subject),
+        *_environment(subject),
+    ]
+    return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _what(subject: Subject) -> Iterator[Html]:
+    run = subject.first
+    config, result = run.config, run.result
+    rows = ", ".join(subject.rows)
+    yield tag(
+        "p",
+        f"{rows} on {config.data}: {result['clients']} clients, {config.rounds} rounds of "
+        f"{config.epochs} local epochs, {config.participation:.0%} of the clients in a round, "
+        f"encoder {config.encoder}.",
+    )
+    yield tag("p", "To run it again:", class_="note")
+    yield tag("pre", tag("code", subject.command))
+    changed = [
+        (option.key, str(getattr(config, name)), str(option.default))
+        for name, option in OPTIONS.items()
+        if getattr(config, name) != option.default and name not in ("out", "data_dir")
+    ]
+    listed = table(["setting", "here", "default"], changed, sortable=False, numeric_from=9)
+    yield tag("details", tag("summary", "Settings that differ from the defaults"), listed)
+
+
+def _results(subject: Subject) -> Iterator[Html]:
+    yield tag("h3", "Results")
+    if subject.comparison is None:
+        yield from _one_result(subject.first)
+        return
+    comparison = subject.comparison
+    ranks = comparison.ranks()
+    boxes = [
+        tag("label", tag("input", type="checkbox", value=name, checked=True), f" {name}")
+        for name in subject.rows
+    ]
+    yield tag("fieldset", tag("legend", "Show"), *boxes, class_="filter")
+    heading = [
+        "row", "accuracy", "±", "over clients", "head classes", "tail classes", "worst tenth",
+        f"minus {comparison.reference}", "from", "to",
+    ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for line in comparison.lines:
+        accuracy = number(line.accuracy)
+        if ranks.get(line.row) == 1 and isinstance(accuracy, tuple):
+            accuracy = (tag("b", accuracy[0], class_="best"), accuracy[1])
+        rows.append(
+            [
+                line.row, accuracy, number(line.deviation), number(line.spread),
+                number(line.head_classes), number(line.tail_classes), number(line.worst_tenth),
+                number(line.difference), number(line.low), number(line.high),
+            ]
+        )  # fmt: skip
+    yield table(heading, rows, caption=comparison.caption(), labels=list(subject.rows))
+
+
+def _one_result(run: Run) -> Iterator[Html]:
+    accuracy = run.accuracy
+    shown = [
+        ("mean", "mean over clients"), ("worst_tenth", "worst tenth of clients"),
+        ("balanced", "balanced over classes"), ("head_classes", "head classes"),
+        ("tail_classes", "tail classes"),
+    ]  # fmt: skip
+    cards = [
+        tag("li", tag("b", f"{figure(accuracy[name])}"), tag("span", f"{text}, %"))
+        for name, text in shown
+    ]
+    yield tag("ul", *cards, class_="cards")
+    names = run.client_names()
+    rows: list[list[Cell]] = [
+        [
+            (names[s.client] if names else f"client {s.client}", float(s.client)),
+            s.personalize,
+            number(int(s.train.sum()), 0),
+            number(int(np.count_nonzero(s.train)), 0),
+            number(int(s.tested.sum()), 0),
+            number(s.accuracy), number(s.balanced), number(s.head_classes), number(s.tail_classes),
+        ]
+        for s in run.scores()
+    ]  # fmt: skip
+    heading = [
+        "client", "head", "train", "classes", "test", "accuracy", "balanced", "head classes",
+        "tail classes",
+    ]  # fmt: skip
+    listed = table(heading, rows, caption="Every client, accuracy in %", numeric_from=2)
+    yield tag("details", tag("summary", "Every client"), listed, open=len(rows) <= 30)
+
+
+def _over_rounds(subject: Subject) -> Iterator[Html]:
+    """Curves of what was measured on the way: accuracy, k-NN, loss."""
+    drawn = []
+    for key, title, unit in (
+        ("accuracy", "Accuracy over rounds", "accuracy, %"),
+        ("knn", "k-NN accuracy of the shared encoder over rounds", "accuracy, %"),
+        ("loss", "Training loss over rounds", "loss"),
+    ):
+        series: list[charts.Series] = []
+        for name, runs in subject.rows.items():
+            points = []
+            for record in runs[0].rounds():
+                value = record.get(key)
+                if isinstance(value, dict):
+                    value = value["mean"]
+                if value is not None:
+                    points.append((record["round"], value))
+            # Rows of one training have the same curve of everything but accuracy.
+            method = name.partition("+")[0] if key != "accuracy" else name
+            if len(points) > 1 and method not in {one.name for one in series}:
+                x, y = zip(*points, strict=True)
+                series.append(charts.Series(method, x, y))
+        if series:
+            drawn.append(charts.lines(title, "round", unit, series))
+    if drawn:
+        yield tag("h3", "Over rounds")
+        if len(subject.rows) > 1:
+            yield tag(
+                "p", "Losses of different methods are different quantities; compare their shape.",
+                class_="note",
+            )  # fmt: skip
+        yield tag("div", *drawn, class_="pair")
+
+
+def _distribution(subject: Subject) -> Iterator[Html]:
+    groups = {
+        name: [s.accuracy for run in runs for s in run.scores() if s.accuracy is not None]
+        for name, runs in subject.rows.items()
+    }
+    groups = {name: values for name, values in groups.items() if values}
+    if groups:
+        yield tag("h3", "Over clients")
+        title = "Accuracy of every client; the line is their mean"
+        yield charts.strips(title, "accuracy, %", groups)
+
+
+def _classes(subject: Subject) -> Iterator[Html]:
+    """Accuracy per class: of each client for one run, the mean over clients for several."""
+    classes = subject.first.classes
+    if len(subject.rows) == 1:
+        scores = [s for s in subject.first.scores() if s.tested.sum()][:MOST_CLIENTS]
+        values = np.array([_by_class(s.correct, s.tested) for s in scores])
+        rows = [f"client {s.client}" for s in scores]
+        title = "Accuracy per client and class, %; empty where a client has no test image"
+    else:
+        rows = list(subject.rows)
+        values = np.array([_mean_by_class(runs) for runs in subject.rows.values()])
+        title = "Accuracy per class over all clients, %"
+    if len(values):
+        yield tag("h3", "Classes")
+        yield charts.heat(title, rows, classes, values)
+
+
+def _by_class(correct: Counts, tested: Counts) -> charts.Numbers:
+    return np.where(tested > 0, 100 * correct / np.maximum(tested, 1), np.nan)
+
+
+def _mean_by_class(runs: Sequence[Run]) -> charts.Numbers:
+    scores = [s for run in runs for s in run.scores()]
+    correct, tested = (np.sum([getattr(s, n) for s in scores], 0) for n in ("correct", "tested"))
+    return _by_class(correct, tested)
+
+
+def _holdings(subject: Subject) -> Iterator[Html]:
+    scores = subject.first.scores()
+    counts = np.array([s.train for s in scores])[:MOST_CLIENTS]
+    yield tag("h3", "Who holds what")
+    more = (
+        f", the first {MOST_CLIENTS} of {len(scores)} clients" if len(scores) > len(counts) else ""
+    )
+    yield charts.bubbles(
+        f"Training images by client and class{more}", subject.first.classes, counts
+    )
+
+
+def _embeddings(subject: Subject) -> Iterator[Html]:
+    yield tag("h3", "What the encoders see")
+    try:
+        data = subject.first.config.load_data()
+    except RepperError as error:
+        yield tag("p", f"Not drawn, because the images are not here: {error}", class_="note")
+        return
+    drawn, rows, seen = [], [], set()
+    for name, runs in subject.rows.items():
+        method, result = name.partition("+")[0], runs[0].result
+        if method in seen:
+            continue
+        seen.add(method)
+        found = embedding_of(runs[0], data)
+        origin = result["encoder_origin"]
+        note = "" if origin == "shared in training" else f" ({origin})"
+        drawn.append(
+            charts.scatter(f"{method}{note}", found.points, found.labels, subject.first.classes)
+        )
+        rows.append([f"{method}{note}", number(found.silhouette, 3), number(found.knn)])
+    yield tag(
+        "p",
+        "Test images by t-SNE of their features. Such pictures prove little: distances between "
+        "groups mean nothing. The numbers are of the features themselves.",
+        class_="note",
+    )
+    yield tag("div", *drawn, class_="side")
+    yield table(["encoder", "silhouette", "k-NN accuracy, %"], rows)
+
+
+def _costs(subject: Subject) -> Iterator[Html]:
+    yield tag("h3", "Cost")
+    rows: list[list[Cell]] = []
+    for name, runs in subject.rows.items():
+        result = runs[0].result
+        cost, seconds = result["cost"], result["seconds"]
+        rows.append(
+            [
+                name, number(seconds["crl"], 1), number(seconds["pcl"], 1),
+                number(cost["images"], 0), number(cost["bytes_up"] / 1e6, 1),
+                number(cost["bytes_down"] / 1e6, 1),
+            ]
+        )  # fmt: skip
+    heading = ["row", "stage 1, s", "stage 2, s", "views trained on", "MB up", "MB down"]
+    yield table(heading, rows, caption="One seed, all clients together")
+
+
+def _environment(subject: Subject) -> Iterator[Html]:
+    found = read_json(subject.first.folder / ENVIRONMENT)
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    facts = [
+        ("processor", f"{found['processor']}, {found['cores']} cores"),
+        ("device", found["device"]),
+        ("system", found["system"]),
+        ("Python", found["python"]),
+        ("packages", packages),
+        ("commit", str(found["commit"] or "not from a checkout")),
+        ("digests", join(_digests(subject))),
+    ]
+    listed = table(["", ""], facts, sortable=False, numeric_from=9)
+    yield tag("details", tag("summary", "Environment and digests"), listed)
+
+
+def _digests(subject: Subject) -> Iterator[Html]:
+    for name, runs in subject.rows.items():
+        result = runs[0].result
+        yield tag("div", f"{name}: encoder {result['encoder_digest'][:16]}, ",
+                  f"heads {result['heads_digest'][:16]}")  # fmt: skip

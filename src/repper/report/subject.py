@@ -1,0 +1,95 @@
+"""What a report is about: runs by row, read from a run, a comparison or a reproduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from repper.comparison import CELLS, TABLE, Comparison, Row
+from repper.config import OPTIONS, Config, read_config
+from repper.errors import RepperError
+from repper.grid import SETTINGS as COMPARISON
+from repper.reproduction import SETTINGS as REPRODUCTION
+from repper.reproduction import Reproduction
+from repper.run_folder import CONFIG, RESULT
+from repper.runs import Run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Runs that are shown together: by row, one per seed. A single run is a row of its own."""
+
+    title: str
+    rows: dict[str, list[Run]]
+    comparison: Comparison | None
+    command: str
+
+    @property
+    def first(self) -> Run:
+        return next(iter(self.rows.values()))[0]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The first seed's run of every row."""
+        return [runs[0] for runs in self.rows.values()]
+
+
+def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
+    """What a folder holds; the reproduction too, if it is one."""
+    if (folder / REPRODUCTION).is_file():
+        found = Reproduction.open(folder)
+        shown = [
+            subject
+            for result in found.panels
+            if result.comparison
+            for subject in [_comparison(result.comparison.folder, result.panel.name)]
+        ]
+        return shown, found
+    if (folder / COMPARISON).is_file():
+        return [_comparison(folder, folder.name)], None
+    if (folder / CONFIG).is_file():
+        run = Run(folder)
+        _ = run.result  # a run that is not finished is refused
+        name = f"{run.result['method']}+{run.result['personalize']}"
+        return [Subject(folder.name, {name: [run]}, None, command_of("run", run.config))], None
+    raise RepperError(
+        f"{folder} holds no run, comparison or reproduction: give the folder that was --out"
+    )
+
+
+def _comparison(folder: Path, title: str) -> Subject:
+    if not (folder / f"{TABLE}.json").is_file():
+        raise RepperError(f"the comparison in {folder} is not finished: run it with --resume")
+    comparison = Comparison.open(folder)
+    common = Config(**read_config(folder / COMPARISON))
+    names = {line.row for line in comparison.lines}
+    rows: dict[str, list[Run]] = {line.row: [] for line in comparison.lines}
+    for cell in sorted((folder / CELLS).iterdir()):
+        if (cell / RESULT).is_file():
+            run = Run(cell)
+            config = run.config
+            own = config.augment if config.augment != common.augment else None
+            name = Row(config.method, str(config.personalize), own).name
+            if name in names and config.seed in comparison.seeds:
+                rows[name].append(run)
+    if missing := [name for name, runs in rows.items() if not runs]:
+        raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
+    methods = ",".join(name.partition(" ")[0] for name in rows)
+    extra = f" --methods {methods}" + (
+        f" --seeds {len(comparison.seeds)}" if len(comparison.seeds) > 1 else ""
+    )
+    return Subject(title, rows, comparison, command_of("compare", common) + extra)
+
+
+def command_of(command: str, config: Config) -> str:
+    """The command that makes the same again."""
+    parts = [f"repper {command}"]
+    skipped = {"out", "data_dir", "workers", "engine", "download"}
+    if command == "compare":
+        skipped |= {"method", "personalize"}
+    for name, option in OPTIONS.items():
+        value = getattr(config, name)
+        if name in skipped or value == option.default or value is None:
+            continue
+        parts.append(f"--{option.key}" if value is True else f"--{option.key} {value}")
+    return " ".join(parts)

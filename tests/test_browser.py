@@ -1,0 +1,142 @@
+"""The report in a real browser: Chromium, without a window."""
+
+import shutil
+
+import pytest
+
+from repper.report import write_report
+from test_report import folder  # noqa: F401  the same runs
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+if CHROMIUM is None:
+    pytest.skip("there is no chromium: the report is not tested in it", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def address(folder, tmp_path_factory):  # noqa: F811
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report([folder / "run", folder / "both"], path)
+    return path.as_uri()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Open the page; whatever it complains of, or asks for, makes the test fail."""
+    pages, troubles = [], []
+
+    def open_page(width=1200, height=900, dark=False):
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        )
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: troubles.append(request.url))
+        page.goto(address)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert [trouble for trouble in troubles if trouble != address] == []
+
+
+def column(page, place):
+    rows = page.locator("section:nth-of-type(2) table.sortable").first.locator("tbody tr")
+    return [row.locator("th, td").nth(place).inner_text() for row in rows.all()]
+
+
+def test_headings_sort_both_ways_by_number(opened):
+    page = opened()
+    button = page.locator("section:nth-of-type(2) button.sort", has_text="accuracy").first
+    button.click()
+    down = [float(text) for text in column(page, 1)]
+    assert down == sorted(down, reverse=True)
+    button.press("Enter")
+    up = [float(text) for text in column(page, 1)]
+    assert up == sorted(up)
+    heading = page.locator("section:nth-of-type(2) th[aria-sort=ascending]")
+    assert heading.inner_text().startswith("accuracy")
+
+
+def test_a_filter_hides_and_shows_rows(opened):
+    page = opened()
+    rows = page.locator("tr[data-label='fedavg+keep']")
+    assert rows.count() == 1
+    box = page.get_by_label("fedavg+keep")
+    box.uncheck()
+    assert not rows.first.is_visible()
+    assert page.locator("tr[data-label='repper+linear']").first.is_visible()
+    box.check()
+    assert rows.first.is_visible()
+
+
+@pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])
+def test_every_figure_is_drawn_and_the_page_does_not_overflow(opened, width):
+    page = opened(width)
+    figures = page.locator("figure svg")
+    assert figures.count() >= 13
+    for figure in figures.all():
+        box = figure.bounding_box()
+        assert box["height"] > 40
+        assert box["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_can_be_read(opened, dark):
+    """Contrast of at least 4.5 between every text and what is behind it (WCAG AA)."""
+    page = opened(dark=dark)
+    ratio = page.evaluate(
+        """() => {
+        const light = (rgb) => {
+          const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number).slice(0, 3).map((v) => v / 255)
+            .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const behind = (element) => {
+          for (let e = element; e; e = e.parentElement) {
+            const colour = getComputedStyle(e).backgroundColor;
+            if (!/rgba\\(0, 0, 0, 0\\)|transparent/.test(colour)) return colour;
+          }
+          return "rgb(255, 255, 255)";
+        };
+        let worst = 99;
+        for (const e of document.querySelectorAll("p, h1, h2, h3, td, th, a, code, summary, b, span, li, label, figcaption")) {
+          if (!e.offsetParent || !e.textContent.trim()) continue;
+          const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+          worst = Math.min(worst, (a + 0.05) / (b + 0.05));
+        }
+        return worst;
+      }"""
+    )
+    assert ratio >= 4.5
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is not dark
+
+
+def test_it_is_made_for_keyboards_and_screen_readers(opened):
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("svg:not([aria-label])").count() == 0
+    assert page.locator("th:not([scope])").count() == 0
+    assert page.locator("h1").count() == 1
+    sections = page.locator("section[aria-labelledby]")
+    assert sections.count() == 2
+    assert page.locator("figure figcaption").count() == page.locator("figure").count()

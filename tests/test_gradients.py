@@ -1,0 +1,82 @@
+"""The size of an anchor's gradient: closed forms against autograd."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repper.gradients import (
+    BySize,
+    by_class_size,
+    classifier_anchors,
+    contrastive_anchors,
+    over_clients,
+)
+from repper.losses import supcon_per_anchor
+
+
+def vectors(seed, count, features=6, classes=3):
+    random = torch.Generator().manual_seed(seed)
+    r = torch.randn(count, features, generator=random, dtype=torch.float64)
+    return 3 * r, torch.randint(classes, (count,), generator=random)
+
+
+@given(st.integers(0, 10_000), st.integers(3, 20), st.sampled_from([0.05, 0.1, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_the_contrastive_norm_is_autograds(seed, count, temperature):
+    r, labels = vectors(seed, count)
+    anchors, has = contrastive_anchors(r, labels, temperature)
+    norms = []
+    for j in torch.nonzero(has).flatten().tolist():
+        own = r[j].clone().requires_grad_()
+        # Only row j moves: the loss of this anchor, with the others held constant.
+        rows = torch.stack([own if i == j else r[i] for i in range(count)])
+        z = torch.nn.functional.normalize(rows, dim=1)
+        z = torch.stack([z[i] if i == j else z[i].detach() for i in range(count)])
+        loss, _ = supcon_per_anchor(z, labels, temperature)
+        (gradient,) = torch.autograd.grad(loss[j], own)
+        norms.append(float(gradient.norm()))
+    assert anchors.norm == pytest.approx(norms, rel=1e-6, abs=1e-9)
+    assert len(anchors.factor) == len(anchors.hardness) == int(has.sum())
+    assert ((anchors.hardness >= 0) & (anchors.hardness <= 1)).all()
+
+
+def test_hard_positives_are_at_right_angles_and_easy_ones_coincide():
+    r = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    anchors, has = contrastive_anchors(r, torch.tensor([0, 0, 1, 1]), 1.0)
+    assert has.all()
+    assert anchors.hardness == pytest.approx([1, 1, 0, 0], abs=1e-3)
+
+
+def test_an_anchor_without_a_positive_is_left_out():
+    r, _ = vectors(0, 3)
+    anchors, has = contrastive_anchors(r, torch.tensor([0, 1, 1]), 0.1)
+    assert has.tolist() == [False, True, True]
+    assert len(anchors.norm) == 2
+
+
+def test_the_classifiers_norm_is_autograds():
+    r, labels = vectors(1, 9)
+    weight, bias = torch.randn(3, 6).double(), torch.randn(3).double()
+    rows = r.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(rows @ weight.T + bias, labels, reduction="sum").backward()
+    found = classifier_anchors(r, labels, weight, bias)
+    assert found.norm == pytest.approx(rows.grad.norm(dim=1).numpy())
+    assert found.hardness is None
+
+
+def test_classes_count_once_and_are_split_at_the_median():
+    values = np.array([5.0, 3.0, 3.0, 1.0, 1.0, 1.0, 3.0])
+    labels = np.array([0, 1, 1, 2, 2, 2, 2])
+    found = by_class_size(values, labels, np.array([1, 20, 300, 0]))
+    assert found == BySize(tail=5.0, head=1.5, correlation=pytest.approx(-1.0))
+
+
+def test_clients_without_a_tail_do_not_count():
+    nan = float("nan")
+    summary = over_clients([BySize(4, 2, -1.0), BySize(1, 2, -0.5), BySize(nan, 3, nan)])
+    assert summary == {
+        "clients": 2, "tail": 2.5, "head": 2.0, "ratio": 1.25,
+        "larger_for_tail": 0.5, "correlation": -0.75,
+    }  # fmt: skip
