@@ -16,8 +16,8 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/repper compare --data digits --clients 20 --alpha 0.5 --methods $(DEMO) --out runs/demo --overwrite
-	$(BIN)/repper report runs/demo --out runs/demo/report.html
+	$(BIN)/repper compare --data digits --clients 20 --alpha 0.5 --methods $(DEMO) --out runs/digits-demo --overwrite
+	$(BIN)/repper report runs/digits-demo --out runs/digits-demo/report.html
 
 lint: setup
 	$(BIN)/ruff check .

@@ -23,7 +23,9 @@ from repper.environment import environment
 def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:
     return {
         "start": lambda: rest.start(repeats),
-        "small": lambda: stage1.efficiency("small", 0.90, 1024, repeats, rounds=4),
+        "small": lambda: stage1.efficiency(
+            "small", 0.90, repeats, images=1024, batch=256, rounds=4
+        ),
         "tutorial": lambda: stage1.gain_over_tutorial(repeats),
         "features": lambda: [rest.features_once(repeats)],
         "heads": lambda: rest.many_heads(repeats),
@@ -31,8 +33,10 @@ def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:
         "clients": lambda: rest.constant_in_clients(repeats),
         "pfl": lambda: peers.pfl(repeats),
         "flower": lambda: peers.flower(repeats),
-        # Half an hour of its own.
-        "resnet34": lambda: stage1.efficiency("resnet34", 0.95, 256, repeats, rounds=2),
+        # Batches of 64, or it would take an hour.
+        "resnet34": lambda: stage1.efficiency(
+            "resnet34", 0.95, repeats, images=128, batch=64, rounds=2
+        ),
     }
 
 

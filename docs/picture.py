@@ -1,23 +1,20 @@
-"""Draw docs/demo.svg, the picture in the README: the tables that `make demo` prints.
+"""Draw docs/report.png, the picture in the README: the top of the report of `make demo`.
 
 make demo && .venv/bin/python docs/picture.py
 """
 
 from __future__ import annotations
 
-import io
-import re
+import shutil
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from playwright.sync_api import sync_playwright
 
-import repper
-from repper.progress import print_results
-
-console = Console(record=True, width=100, file=io.StringIO(), highlight=False)
-print_results(repper.open_run("runs/demo"), console)
-svg = console.export_svg(title="make demo", theme=MONOKAI, unique_id="demo")
-# A reader's own fixed-width font will do: the picture must not fetch one.
-svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
-Path("docs/demo.svg").write_text(svg)
+with sync_playwright() as play:
+    browser = play.chromium.launch(
+        executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox"]
+    )
+    page = browser.new_page(viewport={"width": 1100, "height": 1000})
+    page.goto(Path("runs/digits-demo/report.html").resolve().as_uri())
+    page.screenshot(path="docs/report.png")
+    browser.close()

@@ -13,11 +13,11 @@ from repper.encoders.encoder import EncoderSpec
 from repper.engines.pool import KEEP_MEMORY
 from repper.losses import supcon
 
-BATCH = 256
+SECONDS = 10.0
 
 
 def images_per_second(
-    encoder: str, processes: int, threads: int, seconds: float, keep_memory: bool = False
+    encoder: str, batch: int, processes: int, threads: int, keep_memory: bool = False
 ) -> float:
     """Images, of two views each, that go through a training step in a second, all together.
 
@@ -26,17 +26,17 @@ def images_per_second(
     added = KEEP_MEMORY if keep_memory else {}
     os.environ.update(added)
     try:
-        return _all_together(encoder, processes, threads, seconds)
+        return _all_together(encoder, batch, processes, threads)
     finally:
         for name in added:
             del os.environ[name]
 
 
-def _all_together(encoder: str, processes: int, threads: int, seconds: float) -> float:
+def _all_together(encoder: str, batch: int, processes: int, threads: int) -> float:
     context = multiprocessing.get_context("spawn")
     barrier, rates = context.Barrier(processes), context.Queue()
     workers = [
-        context.Process(target=_train, args=(encoder, threads, seconds, barrier, rates))
+        context.Process(target=_train, args=(encoder, batch, threads, barrier, rates))
         for _ in range(processes)
     ]
     for worker in workers:
@@ -49,16 +49,16 @@ def _all_together(encoder: str, processes: int, threads: int, seconds: float) ->
 
 def _train(
     encoder: str,
+    batch: int,
     threads: int,
-    seconds: float,
     barrier: Barrier,
     rates: multiprocessing.Queue[float],
 ) -> None:
     torch.set_num_threads(threads)
     network = EncoderSpec(encoder, 3, 32).build()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-4, fused=True)
-    views = torch.randn(2 * BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-    labels = (torch.arange(BATCH) % 10).repeat(2)
+    views = torch.randn(2 * batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    labels = (torch.arange(batch) % 10).repeat(2)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -68,7 +68,7 @@ def _train(
     step()
     barrier.wait()
     began, steps = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
+    while time.perf_counter() - began < SECONDS:
         step()
         steps += 1
-    rates.put(BATCH * steps / (time.perf_counter() - began))
+    rates.put(batch * steps / (time.perf_counter() - began))

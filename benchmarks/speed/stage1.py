@@ -41,7 +41,9 @@ def ours(
     return images / (moments[-1][0] - moments[0][0])
 
 
-def efficiency(encoder: str, reach: float, images: int, repeats: int, rounds: int) -> list[Measure]:
+def efficiency(
+    encoder: str, reach: float, repeats: int, *, images: int, batch: int, rounds: int
+) -> list[Measure]:
     """Rounds of eight clients over the best raw loop on the same cores.
 
     The best of one process with all threads and one process a core, and of PyTorch as it comes and
@@ -50,19 +52,20 @@ def efficiency(encoder: str, reach: float, images: int, repeats: int, rounds: in
     data = random_data(COHORT * images)
     equal = repper.split(data, "iid", clients=COHORT, seed=0)
     skewed = repper.split(data, "dirichlet", clients=COHORT, alpha=0.5, seed=0)
-    seconds, count = 10.0, torch.get_num_threads()
+    count = torch.get_num_threads()
+    settings = {"encoder": encoder, "batch": batch}
     middle = medians(
         interleaved(
             repeats,
-            equal=lambda: ours(data, equal, rounds, encoder=encoder),
-            skewed=lambda: ours(data, skewed, rounds, encoder=encoder),
-            one_process=lambda: images_per_second(encoder, 1, count, seconds),
-            per_core=lambda: images_per_second(encoder, count, 1, seconds),
-            per_core_keeping_memory=lambda: images_per_second(encoder, count, 1, seconds, True),
+            equal=lambda: ours(data, equal, rounds, **settings),
+            skewed=lambda: ours(data, skewed, rounds, **settings),
+            one_process=lambda: images_per_second(encoder, batch, 1, count),
+            per_core=lambda: images_per_second(encoder, batch, count, 1),
+            per_core_keeping_memory=lambda: images_per_second(encoder, batch, count, 1, True),
         )
     )
     best = max(value for name, value in middle.items() if name not in ("equal", "skewed"))
-    details = {"images/s": middle}
+    details = {"batch": batch, "images": images, "images/s": middle}
     return [
         Measure(f"stage 1 efficiency, {encoder}", middle["equal"] / best, reach, details=details),
         Measure(
