@@ -14,7 +14,7 @@ LAYERS = [
     "errors", "environment", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
     "partition", "augment", "compiler", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "engines", "federate", "run_folder", "runs", "plan", "experiment",
-    "comparison", "grid", "newcomers", "gradients", "experiments", "reproduction", "plots", "embedding",
+    "comparison", "grid", "newcomers", "gradients", "experiments", "reproduce_events", "reproduction", "plots", "embedding",
     "figures", "reproduce", "report", "progress", "__init__", "cli", "__main__",
 ]  # fmt: skip
 """Each file imports only from itself and from those above it."""

@@ -25,18 +25,14 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, in itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
-def test_compiled_results_depend_neither_on_workers_nor_on_who_comes_first(digits, cache, tmp_path):
-    """FedRep has two phases, of which each freezes what the other moves."""
-    task, shared = task_for(digits, tmp_path / "private", method="fedrep", compile=True)
+def test_compiled_results_depend_neither_on_workers_nor_on_who_comes_first(digits, cache):
+    task, shared = task_for(digits, method="fedavg", compile=True)
     with SerialEngine(task, digits, 0) as engine:
         serial = everything(engine, shared, [3, 0, 1])
     assert (cache / "fxgraph").is_dir()
-    shutil.rmtree(tmp_path / "private")
-    task, _ = task_for(digits, tmp_path / "private", method="fedrep", compile=True)
     with PoolEngine(task, digits, 2) as engine:
         assert everything(engine, shared, [0, 1, 3]) == serial
-    shutil.rmtree(tmp_path / "private")
-    task, _ = task_for(digits, tmp_path / "private", method="fedrep")
+    task, _ = task_for(digits, method="fedavg")
     with SerialEngine(task, digits, 0) as engine:
         eager = {update.client: update for update in engine.fit(shared, [3, 0, 1], 1)}
     for client, _, examples, loss in serial["updates"]:

@@ -13,16 +13,8 @@ from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import Finding, claims_of
 from repper.experiments.experiment import PAPER, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
-from repper.reproduce import (
-    PanelMissing,
-    PanelStarted,
-    Reproduced,
-    WorkLeft,
-    _epochs,
-    estimate,
-    panel_config,
-    reproduce,
-)
+from repper.reproduce import _epochs, estimate, panel_config, reproduce
+from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
 from repper.reproduction import PanelResult, Reproduction
 
 TINY = Preset(

@@ -282,7 +282,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     Config(**how)
     try:
         from repper.progress import Display, print_estimates, print_reproduction
-        from repper.reproduce import Reproduced, estimate, reproduce
+        from repper.reproduce import estimate, reproduce
+        from repper.reproduce_events import Reproduced
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper reproduce") from error
     if options.estimate:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats would take half a second to load
 
 from repper.config import Config
 from repper.errors import RepperError
@@ -254,5 +254,5 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None, float
     if len(values) < 2:
         return mean, None, None
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    reach = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
     return mean, mean - reach, mean + reach

@@ -44,6 +44,7 @@ def _drawing(
     path: Path, width: float, height: float, *, rows: int = 1, columns: int = 1
 ) -> Iterator[tuple[Figure, Any]]:
     """A figure with a grid of axes, written as SVG and PNG at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(
             rows, columns, figsize=(width, height), layout="constrained", squeeze=False
@@ -176,6 +177,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
 
 def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> list[Path]:
     """The bubble plot of a data set: who holds what."""
+    folder.mkdir(parents=True, exist_ok=True)
     partition = split(data, clients=clients, alpha=alpha, seed=seed)
     paths = [folder / f"bubbles-{data.name}-alpha-{alpha:g}{suffix}" for suffix in (".svg", ".png")]
     for path in paths:

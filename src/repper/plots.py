@@ -71,7 +71,6 @@ def save(figure: Figure, path: Path) -> None:
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     _check_name(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, metadata=undated[path.suffix.lower()])
     except OSError as error:
         raise RepperError(f"cannot write {path}: {error.strerror}") from error

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from rich.console import Console
@@ -26,9 +26,17 @@ from repper.comparison import Comparison, figure
 from repper.evaluate import Score
 from repper.experiment import ClientDone, Finished, RoundDone, Started
 from repper.grid import CellStarted
-from repper.reproduce import Estimate, PanelMissing, PanelStarted, ReproduceEvent, WorkLeft
-from repper.reproduction import Reproduction
+from repper.reproduce_events import (
+    Estimate,
+    PanelMissing,
+    PanelStarted,
+    ReproduceEvent,
+    WorkLeft,
+)
 from repper.runs import Run
+
+if TYPE_CHECKING:
+    from repper.reproduction import Reproduction
 
 CLIENTS_SHOWN = 40
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,14 @@ from repper.newcomers import join
 from repper.params import clone, params_of, select
 from repper.partition import Partition
 from repper.plan import plan
+from repper.reproduce_events import (
+    Estimate,
+    PanelMissing,
+    PanelStarted,
+    Reproduced,
+    ReproduceEvent,
+    WorkLeft,
+)
 from repper.reproduction import PANELS, SETTINGS, Extra, PanelResult, Reproduction
 from repper.runs import Run
 
@@ -47,40 +55,6 @@ GRADIENTS = (
 GRADIENT_HEADING = [
     "when", "method", "quantity", "tail", "head", "ratio", "larger for tail", "correlation",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PanelStarted:
-    """Panel `number` of `panels` is next."""
-
-    panel: Panel
-    number: int
-    panels: int
-
-
-@dataclass(frozen=True)
-class WorkLeft:
-    """How much of the whole is still to do, from 1 at first to 0."""
-
-    share: float
-
-
-@dataclass(frozen=True)
-class PanelMissing:
-    """A panel cannot be run, and why: most often its data set is not here."""
-
-    panel: Panel
-    reason: str
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    reproduction: Reproduction
-
-
-ReproduceEvent = (
-    PanelStarted | PanelMissing | WorkLeft | CellStarted | Event | Compared | Reproduced
-)
 
 
 def reproduce(
@@ -295,15 +269,6 @@ def _check_folder(
             )
     elif folder.is_dir() and any(p.name != run_folder.LOCK for p in folder.iterdir()):
         raise RepperError(f"--out {folder} is not empty and holds no reproduction: choose another")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a panel would cost on this machine, as its methods' steps were timed."""
-
-    panel: Panel
-    seconds: float | None
-    missing: str = ""
 
 
 def estimate(

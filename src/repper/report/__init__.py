@@ -55,10 +55,11 @@ def _page(title: str, links: Sequence[tuple[str, str]], parts: Sequence[Html]) -
     files = resources.files("repper.report")
     style, script = ((files / name).read_text() for name in ("page.css", "page.js"))
     listed = [tag("li", tag("a", text, href=f"#{anchor}")) for anchor, text in links]
+    contents = tag("nav", tag("ul", *listed), aria_label="Contents")
     body = tag(
         "body",
         tag("a", "Skip to the results", href="#main", class_="skip"),
-        tag("header", tag("h1", title), tag("nav", tag("ul", *listed), aria_label="Contents")),
+        tag("header", tag("h1", title), *([contents] if len(listed) > 1 else [])),
         tag("main", *parts, id="main"),
         tag("script", Html(script)),
     )

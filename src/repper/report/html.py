@@ -69,7 +69,6 @@ def table(
     ]
     inner = tag(
         "table",
-        *([tag("caption", caption)] if caption else []),
         tag("thead", tag("tr", *(head(place, text) for place, text in enumerate(heading)))),
         tag("tbody", *body),
         class_="sortable" if sortable else None,
@@ -79,6 +78,6 @@ def table(
     )
 
 
-def number(value: float | None, digits: int = 2) -> Cell:
+def number(value: float | None, digits: int = 2) -> tuple[str, float]:
     """A number as a cell; what is unknown sorts below everything."""
     return ("-", float("-inf")) if value is None else (f"{value:,.{digits}f}", value)

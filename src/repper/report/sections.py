@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from repper.comparison import figure
+from repper.comparison import Line, figure
 from repper.config import OPTIONS
 from repper.embedding import embedding_of
 from repper.errors import RepperError
@@ -74,21 +74,31 @@ def _results(subject: Subject) -> Iterator[Html]:
     yield tag("fieldset", tag("legend", "Show"), *boxes, class_="filter")
     heading = [
         "row", "accuracy", "±", "over clients", "head classes", "tail classes", "worst tenth",
-        f"minus {comparison.reference}", "from", "to",
+        f"minus {comparison.reference}",
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for line in comparison.lines:
         accuracy = number(line.accuracy)
-        if ranks.get(line.row) == 1 and isinstance(accuracy, tuple):
-            accuracy = (tag("b", accuracy[0], class_="best"), accuracy[1])
+        if mark := {1: "b", 2: "u"}.get(ranks.get(line.row, 0)):
+            accuracy = (tag(mark, accuracy[0]), accuracy[1])
         rows.append(
             [
                 line.row, accuracy, number(line.deviation), number(line.spread),
                 number(line.head_classes), number(line.tail_classes), number(line.worst_tenth),
-                number(line.difference), number(line.low), number(line.high),
+                _difference(line),
             ]
         )  # fmt: skip
     yield table(heading, rows, caption=comparison.caption(), labels=list(subject.rows))
+
+
+def _difference(line: Line) -> Cell:
+    """What a row has more than the reference, and the interval."""
+    if line.difference is None:
+        return number(None)
+    text = f"{line.difference:+.2f}"
+    if line.low is not None and line.high is not None:
+        text += f" [{line.low:+.2f}, {line.high:+.2f}]"
+    return text, line.difference
 
 
 def _one_result(run: Run) -> Iterator[Html]:
@@ -215,7 +225,8 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     except RepperError as error:
         yield tag("p", f"Not drawn, because the images are not here: {error}", class_="note")
         return
-    drawn, rows, seen = [], [], set()
+    drawn, seen = list[Html](), set[str]()
+    rows: list[list[Cell]] = []
     for name, runs in subject.rows.items():
         method, result = name.partition("+")[0], runs[0].result
         if method in seen:

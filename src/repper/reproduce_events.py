@@ -1,0 +1,56 @@
+"""What happens while an experiment of the paper is run; light, for whoever shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repper.experiment import Event
+from repper.experiments.experiment import Panel
+from repper.grid import CellStarted, Compared
+
+if TYPE_CHECKING:
+    from repper.reproduction import Reproduction
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a panel would cost on this machine, as its methods' steps were timed."""
+
+    panel: Panel
+    seconds: float | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class PanelStarted:
+    """Panel `number` of `panels` is next."""
+
+    panel: Panel
+    number: int
+    panels: int
+
+
+@dataclass(frozen=True)
+class WorkLeft:
+    """How much of the whole is still to do, from 1 at first to 0."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class PanelMissing:
+    """A panel cannot be run, and why: most often its data set is not here."""
+
+    panel: Panel
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    reproduction: Reproduction
+
+
+ReproduceEvent = (
+    PanelStarted | PanelMissing | WorkLeft | CellStarted | Event | Compared | Reproduced
+)
