@@ -1,0 +1,69 @@
+"""The paper's figures, drawn from a small run on digits."""
+
+import re
+
+import numpy as np
+import pytest
+
+import repper as api
+from repper import figures
+from repper.encoders.encoder import read_encoder
+from repper.params import digest
+from repper.partition import read_partition
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    settings = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    return {
+        method: api.run("digits", method=method, out=folder / method, **settings)
+        for method in ("repper", "fedavg")
+    }
+
+
+@pytest.fixture(scope="module")
+def digits_data():
+    return api.load("digits")
+
+
+def texts(path):
+    """What is written in an SVG whose letters are drawn: matplotlib keeps them as comments."""
+    return re.findall(r"<!-- (.*?) -->", path.with_suffix(".svg").read_text())
+
+
+def test_methods_and_clients_are_drawn_as_svg_and_png(runs, digits_data, tmp_path):
+    figures.tsne_of_methods(tmp_path / "a" / "methods", runs, digits_data, client=0)
+    figures.tsne_of_clients(tmp_path / "a" / "clients", runs["repper"], digits_data)
+    for name, expected in (("methods", ["repper", "fedavg"]), ("clients", ["client 0", "server"])):
+        assert (tmp_path / "a" / f"{name}.png").stat().st_size > 10_000
+        for text in expected:
+            assert text in texts(tmp_path / "a" / name)
+
+
+def test_a_local_encoder_is_the_common_one_after_its_clients_training(runs, digits_data):
+    run = runs["repper"]
+    partition = read_partition(run.folder / "partition.json", digits_data)
+    one, again, other = (
+        digest(figures.local_encoder(run, digits_data, partition, client)) for client in (0, 0, 1)
+    )
+    assert one == again != other
+    assert digest(read_encoder(run.folder)[1]) not in (one, other)
+
+
+def test_accuracy_per_class_shows_counts_by_falling_size(runs, tmp_path):
+    figures.accuracy_per_class(tmp_path / "classes", runs, [1])
+    [score] = [s for s in runs["repper"].scores() if s.client == 1]
+    counts = [int(t.split()[0]) for t in texts(tmp_path / "classes") if t.endswith("images")]
+    assert counts == sorted((int(n) for n in score.train[score.tested > 0]), reverse=True)
+
+
+def test_newcomers_are_drawn(runs, tmp_path):
+    joined = api.join(runs["repper"], clients=3, head_epochs=5, out=tmp_path / "joined")
+    figures.newcomers(tmp_path / "new", {"repper": joined})
+    assert "epochs of the heads" in texts(tmp_path / "new")
+
+
+def test_votes_of_a_half_are_right_where_classes_are_apart():
+    labels = np.arange(120) % 4
+    assert figures._half_votes(np.eye(4)[labels].astype(np.float32), labels) == 100.0
