@@ -58,6 +58,10 @@ def test_nothing_a_run_is_named_gets_out_of_its_element(text):
     assert re.findall(r"<(?!/?(?:p|div|table|thead|tbody|tr|th|button|td)\b)", inside) == []
 
 
+def test_a_caption_stands_above_the_frame_that_scrolls():
+    assert table(["a"], [["b"]], caption="c").startswith('<p class="note">c</p><div class="scroll"')
+
+
 def test_unknown_numbers_sort_below_all():
     assert number(None) == ("-", float("-inf"))
     assert number(1234.567) == ("1,234.57", 1234.567)
@@ -120,12 +124,11 @@ def test_a_command_names_what_is_not_a_default(folder):
     )
 
 
-def test_rows_of_one_training_share_a_picture(folder):
+def test_rows_of_one_training_share_a_picture(folder, page):
     [subject], none = subjects_of(folder / "both")
     assert none is None
     assert [len(runs) for runs in subject.rows.values()] == [2, 2, 2]
-    text = (folder / "report.html").read_text()
-    assert text.count("<figcaption>fedavg</figcaption>") == 1
+    assert page.count("<figcaption>fedavg</figcaption>") == 1
 
 
 def test_an_embedding_is_drawn_once(folder):

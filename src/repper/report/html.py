@@ -73,9 +73,10 @@ def table(
         tag("tbody", *body),
         class_="sortable" if sortable else None,
     )
-    return tag(
-        "div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption or "table"
-    )
+    name = caption or "table"
+    frame = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=name)
+    # Above the frame and not in it: a wide table would carry its caption out of sight.
+    return join([tag("p", caption, class_="note"), frame]) if caption else frame
 
 
 def number(value: float | None, digits: int = 2) -> tuple[str, float]:
