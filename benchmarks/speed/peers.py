@@ -28,7 +28,7 @@ HERE = Path(__file__).parents[1]
 PACKAGES = {
     "flower": ["flwr[simulation]==1.41.0"],
     "pfl": ["pfl==0.6.0"],
-    "kornia": ["kornia==0.8.2"],
+    "kornia": ["kornia==0.9.0"],
 }
 
 
