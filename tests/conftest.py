@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import repper as api
 from repper.config import Config
 from repper.datasets import Dataset, Split, load
 from repper.encoders.encoder import EncoderSpec
@@ -51,6 +52,20 @@ def initial_shared(config: Config, spec: EncoderSpec, classes: int) -> Params:
     method = config.build_method()
     network = initial_network(config, method, spec, classes)
     return clone(select(params_of(network), method.shared))
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory) -> Path:
+    """A folder with a run, and with a comparison of three rows and two seeds, on digits."""
+    folder = tmp_path_factory.mktemp("reported")
+    settings = {
+        "clients": 5, "rounds": 2, "epochs": 1, "width": 0.25, "engine": "serial",
+        "evaluate_every": 1,
+    }  # fmt: skip
+    api.run("digits", out=folder / "run", **settings)
+    rows = "repper+linear,fedavg+keep,fedavg+finetune"
+    api.compare(rows, "digits", seeds=2, out=folder / "both", **settings)
+    return folder
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from repper.report import write_report
-from test_report import folder  # noqa: F401  the same runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -27,9 +26,9 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def address(folder, tmp_path_factory):  # noqa: F811
+def address(reported, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_report([folder / "run", folder / "both"], path, tsne=False)
+    write_report([reported / "run", reported / "both"], path, tsne=False)
     return path.as_uri()
 
 

@@ -9,36 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repper as api
+from repper.config import Config
 from repper.embedding import FILE, embedding_of
 from repper.errors import RepperError
 from repper.report import charts, write_report
 from repper.report.html import Html, number, table, tag
 from repper.report.subject import command_of, subjects_of
 
-SETTINGS = {
-    "clients": 5, "rounds": 2, "epochs": 1, "width": 0.25, "engine": "serial", "evaluate_every": 1,
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run and a comparison of three rows with two seeds, on digits."""
-    root = tmp_path_factory.mktemp("report")
-    api.run("digits", out=root / "run", **SETTINGS)
-    api.compare(
-        "repper+linear,fedavg+keep,fedavg+finetune",
-        "digits",
-        seeds=2,
-        out=root / "both",
-        **SETTINGS,
-    )
-    return root
-
-
-@pytest.fixture(scope="module")
-def page(folder):
-    write_report([folder / "run", folder / "both"], folder / "report.html")
-    return (folder / "report.html").read_text()
+def page(reported):
+    write_report([reported / "run", reported / "both"], reported / "report.html")
+    return (reported / "report.html").read_text()
 
 
 def test_text_is_escaped_and_html_is_not():
@@ -102,11 +84,11 @@ def test_the_page_stands_alone(page):
     assert len(page) < 600_000
 
 
-def test_the_page_tells_what_was_run_and_found(page, folder):
-    run = api.open_run(folder / "run")
+def test_the_page_tells_what_was_run_and_found(page, reported):
+    run = api.open_run(reported / "run")
     assert "repper run --clients 5 --width 0.25" in page
     assert f"<b>{run.accuracy['mean']:.2f}</b>" in page
-    comparison = api.open_comparison(folder / "both")
+    comparison = api.open_comparison(reported / "both")
     for line in comparison.lines:
         assert f'data-sort="{line.accuracy}"' in page
     for title in ("Over rounds", "Over clients", "Classes", "Who holds what", "Cost"):
@@ -116,23 +98,36 @@ def test_the_page_tells_what_was_run_and_found(page, folder):
     assert run.result["encoder_digest"][:16] in page
 
 
-def test_a_command_names_what_is_not_a_default(folder):
-    config = api.open_run(folder / "run").config
+def test_a_command_names_what_is_not_a_default(reported):
+    config = api.open_run(reported / "run").config
     assert command_of("run", config) == (
         "repper run --clients 5 --width 0.25 --rounds 2 --epochs 1 --personalize linear "
         "--evaluate-every 1 --device cpu"
     )
 
 
-def test_rows_of_one_training_share_a_picture(folder, page):
-    [subject], none = subjects_of(folder / "both")
+def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_path):
+    settings = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    api.compare(
+        "repper+linear,fedavg", "digits", augment_for={"fedavg": "none"}, out=tmp_path, **settings
+    )
+    [subject], _ = subjects_of(tmp_path)
+    assert subject.command.endswith(
+        "--knn 0 --methods repper+linear,fedavg+keep --augment-for fedavg=none"
+    )
+    config = Config(overrides={1: {"personalize": "svm"}}, out="runs/mine")
+    assert command_of("run", config) == "repper run --config runs/mine/config.toml"
+
+
+def test_rows_of_one_training_share_a_picture(reported, page):
+    [subject], none = subjects_of(reported / "both")
     assert none is None
     assert [len(runs) for runs in subject.rows.values()] == [2, 2, 2]
     assert page.count("<figcaption>fedavg</figcaption>") == 1
 
 
-def test_an_embedding_is_drawn_once(folder):
-    run, data = api.open_run(folder / "run"), api.load("digits")
+def test_an_embedding_is_drawn_once(reported):
+    run, data = api.open_run(reported / "run"), api.load("digits")
     first = embedding_of(run, data)
     path = run.folder / FILE
     before = path.stat().st_mtime_ns
@@ -146,7 +141,7 @@ def test_an_embedding_is_drawn_once(folder):
     assert json.loads(path.read_text())["knn"] == first.knn
 
 
-def test_without_its_images_a_run_has_a_report_without_the_picture(folder, tmp_path):
+def test_without_its_images_a_run_has_a_report_without_the_picture(reported, tmp_path):
     data = api.Dataset("mine", ("a", "b"), *(_split(n) for n in (40, 20)))
     api.run(data, out=tmp_path / "mine", clients=2, rounds=1, epochs=1, engine="serial", width=0.25)
     write_report([tmp_path / "mine"], tmp_path / "r.html")
@@ -159,16 +154,16 @@ def _split(count):
     return api.Split(images, np.arange(count) % 2)
 
 
-def test_what_cannot_be_reported_is_refused(folder, tmp_path):
+def test_what_cannot_be_reported_is_refused(reported, tmp_path):
     with pytest.raises(RepperError, match="holds no run, comparison or reproduction"):
         write_report([tmp_path], tmp_path / "r.html")
     with pytest.raises(RepperError, match="its name must end in .html"):
-        write_report([folder / "run"], tmp_path / "r.pdf")
+        write_report([reported / "run"], tmp_path / "r.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_says_where_the_report_is(repper, folder, tmp_path):
-    done = repper("report", folder / "run", "--out", tmp_path / "x.html", "--no-tsne")
+def test_the_command_line_says_where_the_report_is(repper, reported, tmp_path):
+    done = repper("report", reported / "run", "--out", tmp_path / "x.html", "--no-tsne")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"Report: {(tmp_path / 'x.html').as_uri()}"
     assert "What the encoders see" not in (tmp_path / "x.html").read_text()

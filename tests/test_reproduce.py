@@ -208,6 +208,24 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     assert ratio > 1
 
 
+def test_figures_are_drawn_and_those_without_data_are_named(tmp_path):
+    experiment = Experiment(
+        "figures",
+        "Figures",
+        (Panel("digits", {"data": "digits"}, ("repper+linear", "lg-fedavg+finetune")),),
+        {},
+        measure="figures",
+    )
+    how = {"engine": "serial", "data_dir": str(tmp_path / "nothing")}
+    *_, last = reproduce(experiment, TINY, tmp_path / "out", how=how)
+    drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
+    names = ["accuracy-per-class", "tsne-clients", "tsne-methods"]
+    assert drawn == [name + suffix for name in names for suffix in (".png", ".svg")]
+    [extra] = last.reproduction.extras
+    assert [line[:2] for line in extra.cells[1:3]] == [["cifar10", "100"], ["cifar10", "1"]]
+    assert all(line[2].startswith("left out: ") for line in extra.cells[1:])
+
+
 def test_orders_and_their_agreement(tmp_path):
     panel = Panel("x", {}, ("repper+linear", "fedavg+keep"), {"repper+linear": 2, "fedavg+keep": 1})
     result = PanelResult(panel, None, "there is none")

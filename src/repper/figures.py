@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -124,12 +123,8 @@ def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) ->
     spec, _ = read_encoder(run.folder)
     task = Task(config, spec, partition, data.classes, data.flip, "cpu")
     shared, _ = read_params(run.folder / CHECKPOINT)
-    splits = [
-        (torch.from_numpy(split.images), torch.from_numpy(split.labels))
-        for split in (data.train, data.test)
-    ]
     with one_thread():
-        clients = Clients(task, splits[0], splits[1])
+        clients = Clients.of(task, data)
         clients.receive(shared)
         update = clients.fit(client, run.result["rounds"] + 1)
     return clone(select(update.shared, is_encoder))
@@ -160,14 +155,9 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
     """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
     with _drawing(path, 9, 3.4, columns=2) as (_, axes):
         for place, (name, run) in enumerate(joined.items()):
-            curves = list(run.curves().values())
-            epochs = sorted({epoch for curve in curves for epoch, _ in curve})
-            means = []
-            for epoch in epochs:
-                at = [[a for e, a in curve if e <= epoch][-1] for curve in curves]
-                means.append(float(np.mean([a for a in at if a is not None])))
+            means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
             colour = COLOURS[place % len(COLOURS)]
-            axes[0, 0].plot(epochs, means, color=colour, label=name)
+            axes[0, 0].plot(list(means), list(means.values()), color=colour, label=name)
             finals = sorted(s.accuracy for s in run.scores() if s.accuracy is not None)
             axes[0, 1].plot(range(1, len(finals) + 1), finals, "o", ms=4, color=colour, label=name)
         axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
@@ -175,14 +165,14 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
         axes[0, 0].legend(frameon=False)
 
 
-def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> list[Path]:
-    """The bubble plot of a data set: who holds what."""
+def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> Path:
+    """The bubble plot of a data set, who holds what; returns the path of the SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     partition = split(data, clients=clients, alpha=alpha, seed=seed)
-    paths = [folder / f"bubbles-{data.name}-alpha-{alpha:g}{suffix}" for suffix in (".svg", ".png")]
-    for path in paths:
-        bubbles(path, data, partition, f"{data.name}, alpha {alpha:g}")
-    return paths
+    path = folder / f"bubbles-{data.name}-alpha-{alpha:g}.svg"
+    for each in (path, path.with_suffix(".png")):
+        bubbles(each, data, partition, f"{data.name}, alpha {alpha:g}")
+    return path
 
 
 def _of_client(data: Dataset, partition: Partition, client: int) -> Split:

@@ -179,19 +179,14 @@ def print_results(run: Run, console: Console | None = None) -> None:
 def print_joined(run: Run, console: Console | None = None) -> None:
     """Which encoder clients joined, and their mean accuracy after some epochs of their heads."""
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 100)
-    result, curves = run.result, run.curves()
-    epochs = sorted({epoch for curve in curves.values() for epoch, _ in curve})
-    if epochs:
-        shown = [e for e in epochs if e in (1, 2, 5, 10, 20, 50, 100, 200, 500, epochs[-1])]
+    result, means = run.result, run.mean_curve()
+    if means:
+        last = max(means)
         table = Table(title="Mean accuracy over epochs of the heads (%)", title_justify="left")
-        means = []
+        shown = [e for e in means if e in (1, 2, 5, 10, 20, 50, 100, 200, 500, last)]
         for epoch in shown:
-            # A head that is finished earlier, as with a single class, stays as it is.
-            at = [[a for e, a in curve if e <= epoch][-1] for curve in curves.values()]
-            known = [accuracy for accuracy in at if accuracy is not None]
-            means.append(figure(float(np.mean(known)) if known else None))
             table.add_column(str(epoch), justify="right")
-        table.add_row(*means)
+        table.add_row(*(figure(means[epoch]) for epoch in shown))
         console.print(table)
     origin = result["encoder_origin"]
     console.print(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from repper import figures, run_folder
 from repper.comparison import Row, figure
@@ -90,11 +88,10 @@ def reproduce(
                 continue
             for event in compare(config, _rows(panel), seeds, data, resume=True):
                 if isinstance(event, CellStarted):
-                    rest = list(configs.items())[number - 1 :]
                     left = sum(
-                        _work(config, panel, seeds, unfinished=True) for panel, config in rest
+                        _work(one, other, seeds, unfinished=True)
+                        for other, one in list(configs.items())[number - 1 :]
                     )
-                    whole = sum(_work(config, panel, seeds) for panel, config in configs.items())
                     yield WorkLeft(left / whole)
                 elif isinstance(event, Compared):
                     results.append(PanelResult(panel, event.comparison))
@@ -107,9 +104,9 @@ def reproduce(
                 measured += list(_gradients(panel, config, data))
             if experiment.measure == "figures":
                 _draw(panel, config, data, folder / FIGURES)
-        if experiment.measure == "figures":
-            _draw_holdings(next(iter(configs.values())), folder / FIGURES)
         extras = [] if not measured else [Extra(*GRADIENTS, [GRADIENT_HEADING, *measured])]
+        if experiment.measure == "figures":
+            extras.append(_draw_holdings(next(iter(configs.values())), folder / FIGURES))
         if experiment.newcomers:
             here = [panel for panel in configs if not _missing(results, panel)]
             extras += [_newcomers(panel, configs[panel]) for panel in here]
@@ -147,12 +144,11 @@ def _newcomers(panel: Panel, config: Config) -> Extra:
     cells = [[*heading, "each client"]]
     for name, _ in _cells(panel, config):
         run = Run(Path(str(config.out)) / JOINED / name)
-        curves = run.curves()
+        means, accuracy = run.mean_curve(), run.accuracy
         line = [name.partition("+")[0]]
         for epoch in shown:
-            at = [[a for e, a in curve if e <= epoch][-1] for curve in curves.values()]
-            line.append(figure(float(np.mean([a for a in at if a is not None]))))
-        accuracy = run.accuracy
+            # Heads that were done before stay as they are.
+            line.append(figure(means[max(e for e in means if e <= epoch)]))
         each = [figure(s.accuracy) for s in run.scores()]
         cells.append(
             [*line, figure(accuracy["std"]), figure(accuracy["worst_tenth"]), " ".join(each)]
@@ -173,12 +169,18 @@ def _draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> None:
         figures.tsne_of_clients(folder / "tsne-clients", runs["repper"], data)
 
 
-def _draw_holdings(config: Config, folder: Path) -> None:
-    """Who holds what in the paper's seven settings; those without data are left out."""
+def _draw_holdings(config: Config, folder: Path) -> Extra:
+    """Who holds what in the paper's seven settings, and which of them could not be drawn."""
+    cells, loaded = [["data", "alpha", "figure"]], _Loaded()
     for name, alpha in BUBBLES:
-        with suppress(RepperError):
-            data = replace(config, data=name).load_data()
-            figures.holdings(folder, data, alpha, config.clients, config.seed)
+        try:
+            data = loaded.data_of(replace(config, data=name))
+        except RepperError as error:
+            drawn = f"left out: {error}"
+        else:
+            drawn = figures.holdings(folder, data, alpha, config.clients, config.seed).name
+        cells.append([name, f"{alpha:g}", drawn])
+    return Extra("Who holds what", "Bubble plots in the folder `figures`, as SVG and PNG.", cells)
 
 
 def _gradients(panel: Panel, config: Config, data: Dataset) -> Iterator[list[str]]:
@@ -310,12 +312,8 @@ def _seconds_per_view(config: Config, data: Dataset) -> float:
     task = Task(
         planned.config, planned.spec, partition, data.classes, data.flip, planned.config.device
     )
-    splits = [
-        (torch.from_numpy(split.images), torch.from_numpy(split.labels))
-        for split in (data.train, data.test)
-    ]
     with one_thread():
-        clients = Clients(task, splits[0], splits[1])
+        clients = Clients.of(task, data)
         clients.receive(clone(select(params_of(planned.network), planned.method.shared)))
         clients.fit(0, 1)
         began = time.perf_counter()

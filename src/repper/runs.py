@@ -94,6 +94,19 @@ class Run:
             found.setdefault(client, []).append((point[0], point[1]))
         return found
 
+    def mean_curve(self) -> dict[int, float | None]:
+        """The mean over clients after every epoch in `curves`.
+
+        A head that is finished earlier, as with a single class, stays as it is.
+        """
+        curves = list(self.curves().values())
+        means: dict[int, float | None] = {}
+        for epoch in sorted({epoch for curve in curves for epoch, _ in curve}):
+            at = [[a for e, a in curve if e <= epoch][-1] for curve in curves]
+            known = [accuracy for accuracy in at if accuracy is not None]
+            means[epoch] = float(np.mean(known)) if known else None
+        return means
+
     def client_names(self) -> list[str]:
         """The names of the clients, if they have names: those of their folders."""
         names: list[str] = read_json(self.folder / PARTITION)["settings"].get("names", [])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from repper.augment import normalize
 from repper.config import Config
+from repper.datasets.dataset import Dataset
 from repper.edge.saved_head import SavedHead
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.engine import Personal, Update
@@ -87,6 +88,15 @@ class Clients:
         self._store = PrivateStore(task.private) if task.private else None
         self._shared: Params = {}
         self._encoder_digest = ""
+
+    @classmethod
+    def of(cls, task: Task, data: Dataset) -> Clients:
+        """The clients of a data set in this process's own memory."""
+        train, test = (
+            (torch.from_numpy(split.images), torch.from_numpy(split.labels))
+            for split in (data.train, data.test)
+        )
+        return cls(task, train, test)
 
     def receive(self, shared: Params) -> None:
         """Take the round's shared parameters, from which every client starts."""

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-import torch
-
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task, groups
 from repper.engines.engine import Engine, Personal, Update
@@ -18,11 +16,7 @@ from repper.params import Params, clone
 @final
 class SerialEngine(Engine):
     def __init__(self, task: Task, data: Dataset, workers: int) -> None:
-        train, test = (
-            (torch.from_numpy(split.images), torch.from_numpy(split.labels))
-            for split in (data.train, data.test)
-        )
-        self._clients = Clients(task, train, test)
+        self._clients = Clients.of(task, data)
         self._partition = task.partition
 
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:

@@ -62,28 +62,37 @@ def _comparison(folder: Path, title: str) -> Subject:
         raise RepperError(f"the comparison in {folder} is not finished: run it with --resume")
     comparison = Comparison.open(folder)
     common = Config(**read_config(folder / COMPARISON))
-    names = {line.row for line in comparison.lines}
     rows: dict[str, list[Run]] = {line.row: [] for line in comparison.lines}
+    augment: dict[str, str] = {}
     for cell in sorted((folder / CELLS).iterdir()):
         if (cell / RESULT).is_file():
             run = Run(cell)
             config = run.config
             own = config.augment if config.augment != common.augment else None
             name = Row(config.method, str(config.personalize), own).name
-            if name in names and config.seed in comparison.seeds:
+            if name in rows and config.seed in comparison.seeds:
                 rows[name].append(run)
+                if own:
+                    augment[config.method] = own
     if missing := [name for name, runs in rows.items() if not runs]:
         raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
     methods = ",".join(name.partition(" ")[0] for name in rows)
     extra = f" --methods {methods}" + (
         f" --seeds {len(comparison.seeds)}" if len(comparison.seeds) > 1 else ""
     )
+    if augment:
+        extra += " --augment-for " + ",".join(f"{m}={level}" for m, level in augment.items())
     return Subject(title, rows, comparison, command_of("compare", common) + extra)
 
 
 def command_of(command: str, config: Config) -> str:
-    """The command that makes the same again."""
+    """The command that makes the same again.
+
+    Where single clients have settings of their own, only the run's own file has them.
+    """
     parts = [f"repper {command}"]
+    if config.overrides:
+        parts.append(f"--config {Path(config.out or '') / CONFIG}")
     skipped = {"out", "data_dir", "workers", "engine", "download"}
     if command == "compare":
         skipped |= {"method", "personalize"}
