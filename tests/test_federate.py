@@ -84,13 +84,13 @@ def test_only_the_given_clients_are_sampled():
 
 def test_order_of_arrival_does_not_matter():
     updates = [Update(c, {"w": torch.tensor([10.0**c])}, 1, 0.0) for c in (3, 1, 2)]
-    assert [u.client for u in in_cohort_order(updates, (1, 2, 3))] == [1, 2, 3]
+    assert [u.client for u in in_cohort_order(updates, (1, 2, 3), [])] == [1, 2, 3]
 
 
 def test_a_missing_answer_is_an_error():
     updates = [Update(1, {}, 1, 0.0)]
     with pytest.raises(RepperError, match="client 2 was asked for an update but sent none"):
-        list(in_cohort_order(updates, (1, 2)))
+        list(in_cohort_order(updates, (1, 2), []))
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from repper import __version__
-from repper.config import JOIN_SETTINGS, OPTIONS, Config, read_config
+from repper.arguments import Parser, add_run_settings, add_settings, count, flags, settings
+from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, missing_extra, nearest, unknown
 from repper.experiments import EXPERIMENTS
 from repper.experiments.experiment import PRESETS
+from repper.federation_cli import add_commands
 from repper.methods import METHODS
-from repper.options import Option
 
 if TYPE_CHECKING:
     from repper.runs import Run
@@ -38,11 +39,6 @@ EXAMPLES = """examples:
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
 """
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RepperError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +114,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         return built[name]
 
     run = add("run", "learn an encoder across clients, then a head for each", _run)
-    _add_run_settings(run, list(OPTIONS))
+    add_run_settings(run, list(OPTIONS))
 
     compare = add("compare", "run several methods under equal conditions, into one table", _compare)
     compare.add_argument(
@@ -132,7 +128,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         "--augment-for", metavar="METHOD=LEVEL,...",
         help="another --augment for some methods, such as fedavg=none,fedprox=none",
     )  # fmt: skip
-    _add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
+    add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
 
     join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
     join.add_argument("--run", required=True, metavar="RUN", help="folder of a finished run")
@@ -141,7 +137,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         help="the run's own clients, with a new class mix, instead of new ones",
     )  # fmt: skip
     join.add_argument("--epochs", dest="head_epochs", metavar="X", help=OPTIONS["head_epochs"].help)
-    _add_run_settings(join, [name for name in JOIN_SETTINGS if name != "head_epochs"])
+    add_run_settings(join, [name for name in JOIN_SETTINGS if name != "head_epochs"])
 
     reproduce = add("reproduce", "run a table of the paper, and put ours beside it", _reproduce)
     reproduce.add_argument("experiment", metavar="|".join(EXPERIMENTS), help="which one")
@@ -157,7 +153,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     reproduce.add_argument(
         "--estimate", action="store_true", help="only time some steps, and say what all would take"
     )
-    _add_settings(reproduce, ["data_dir", "engine", "workers", "device"])
+    add_settings(reproduce, ["data_dir", "engine", "workers", "device"])
 
     report = add("report", "write one page about runs, comparisons or reproductions", _report)
     report.add_argument("folders", nargs="+", metavar="FOLDER", help="what was --out of those")
@@ -166,11 +162,13 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         "--no-tsne", action="store_true", help="leave the pictures of features out: quicker"
     )
 
+    add_commands(add)
+
     partition = add(
         "partition", "divide a data set among clients and draw who holds what", _partition
     )
     chosen = [name for name, option in OPTIONS.items() if option.group == "data"]
-    _add_settings(partition, [*chosen, "seed"])
+    add_settings(partition, [*chosen, "seed"])
     partition.add_argument(
         "--out", metavar="FILE", default="bubbles.png",
         help="a picture (.png, .svg, .pdf) or a manifest for `repper run --partition` (.json)",
@@ -184,50 +182,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     return parser, built
 
 
-def _add_run_settings(parser: Parser, names: list[str]) -> None:
-    """What every command takes that trains into a folder."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
-    _add_settings(parser, names)
-    parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
-    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
-
-
-def _add_settings(parser: Parser, names: list[str]) -> None:
-    """A flag for each setting; those not given stay None, so that a TOML file can give them."""
-    groups: dict[str, Any] = {}
-    for name in names:
-        option = OPTIONS[name]
-        if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(option.group)
-        if option.kind is bool:
-            groups[option.group].add_argument(
-                f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
-            )
-            continue
-        default = f" (default: {option.default})" if option.default is not None else ""
-        groups[option.group].add_argument(
-            f"--{option.key}",
-            dest=name,
-            metavar="|".join(option.choices()) if option.choices else "X",
-            help=option.help + default,
-        )
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that flags give."""
-    given = {name: getattr(options, name, None) for name in OPTIONS}
-    return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
-
-
-def _config(options: argparse.Namespace) -> Config:
-    """The settings of a file, and of flags, which win."""
-    settings = read_config(Path(options.config)) if options.config else {}
-    return Config(**settings | _settings(options))
-
-
 def _run(options: argparse.Namespace) -> int:
-    config = _config(options)
+    config = Config(**settings(options))
     try:
         from repper.experiment import Finished, execute
         from repper.progress import Display, print_results
@@ -243,12 +199,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    config = _config(options)
+    config = Config(**settings(options))
     if (config.method, config.personalize) != (OPTIONS["method"].default, None):
         raise RepperError(
             f"{options.config}: a comparison takes its methods from --methods, not from a file"
         )
-    count = Option("", "", name="seeds", kind=int).parse(options.seeds)
+    seeds = count(options.seeds, "seeds")
     try:
         from repper.grid import Compared, compare, rows_of
         from repper.progress import Display, print_comparison
@@ -257,7 +213,7 @@ def _compare(options: argparse.Namespace) -> int:
     rows = rows_of(options.methods, options.augment_for)
     with Display() as display:
         for event in compare(
-            config, rows, count, resume=options.resume, overwrite=options.overwrite
+            config, rows, seeds, resume=options.resume, overwrite=options.overwrite
         ):
             display.show(event)
     if isinstance(event, Compared):
@@ -273,12 +229,10 @@ def _reproduce(options: argparse.Namespace) -> int:
             raise unknown(name, getattr(options, name), known)
     experiment = EXPERIMENTS[options.experiment]()
     preset = PRESETS[options.preset]
-    seeds = Option("", "", name="seeds", kind=int, least=1).check(
-        Option("", "", name="seeds", kind=int).parse(options.seeds)
-    )
+    seeds = count(options.seeds, "seeds")
     folder = Path(options.out or Path("runs") / f"{experiment.name}-{preset.name}")
     options.out = None
-    how = _settings(options)
+    how = flags(options)
     Config(**how)
     try:
         from repper.progress import Display, print_estimates, print_reproduction
@@ -311,18 +265,12 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    given = read_config(Path(options.config)) if options.config else {}
-    if not given.get("overrides", True):
-        del given["overrides"]
-    if strange := sorted(set(given) - set(JOIN_SETTINGS)):
-        key = OPTIONS[strange[0]].key if strange[0] in OPTIONS else "clients.N"
-        raise RepperError(f"{options.config}: {key} is not a setting of repper join")
     epochs, options.head_epochs = options.head_epochs, None
-    settings = given | _settings(options)
+    given = settings(options, JOIN_SETTINGS)
     if epochs is not None:
         option = replace(OPTIONS["head_epochs"], name="epochs")
-        settings["head_epochs"] = option.check(option.parse(epochs))
-    Config(**settings)  # a wrong value is an error before anything is loaded
+        given["head_epochs"] = option.check(option.parse(epochs))
+    Config(**given)  # a wrong value is an error before anything is loaded
     try:
         from repper.experiment import Finished
         from repper.newcomers import join
@@ -333,7 +281,7 @@ def _join(options: argparse.Namespace) -> int:
     with Display() as display:
         for event in join(
             Run(Path(options.run)),
-            settings,
+            given,
             same_clients=options.same_clients,
             resume=options.resume,
             overwrite=options.overwrite,
@@ -354,7 +302,7 @@ def _print_json(run: Run, options: argparse.Namespace) -> None:
 def _partition(options: argparse.Namespace) -> int:
     path = Path(options.out)
     options.out = None
-    config = Config(**_settings(options))
+    config = Config(**flags(options))
     data = config.load_data()
     partition = config.build_partition(data)
     if path.suffix.lower() == ".json":

@@ -128,6 +128,11 @@ class Config:
         "numbers the network computes with; bfloat16 is for GPUs, weights stay float32",
         choices=("float32", "bfloat16"),
     )
+    upload: str = _stage1(
+        "float32",
+        "numbers that clients send; float16 takes half the bytes and rounds",
+        choices=("float32", "float16"),
+    )
     init: str | None = _stage1(
         None, "start from this encoder: a run folder or its encoder.safetensors"
     )
@@ -177,11 +182,12 @@ class Config:
     seed: int = _how(0, "seed of every random choice", least=0)
     engine: str = _how(
         "pool",
-        "where clients run: this process (serial) or several (pool)",
+        "where clients run: this process (serial), several (pool), Flower's simulation (flower)",
         choices=lambda: ENGINES,
     )
     workers: int = _how(0, "processes of the pool; 0: one per core", least=0, most=1024)
     device: str = _how("auto", "auto, cpu, cuda, cuda:N or mps")
+    tensorboard: bool = _how(False, "write event files for TensorBoard into the folder too")
     out: str | None = _how(
         None, "folder to write to (default: runs/ and a name made from the settings)"
     )
@@ -333,7 +339,7 @@ class Config:
 
         More rounds continue a run; where and on how many processes it runs changes no bit of it.
         """
-        free = {"rounds", "engine", "workers", "out", "data-dir", "download"}
+        free = {"rounds", "engine", "workers", "out", "data-dir", "download", "tensorboard"}
         return {key: value for key, value in self.to_toml().items() if key not in free}
 
     def name(self) -> str:

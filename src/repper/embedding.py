@@ -11,17 +11,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
-from sklearn.metrics import silhouette_score
+from sklearn.metrics import silhouette_samples, silhouette_score
 
 from repper.augment import normalize
 from repper.datasets.dataset import Dataset, Split
 from repper.encoders.encoder import EncoderSpec, read_encoder
-from repper.evaluate import knn_accuracy
+from repper.evaluate import (
+    head_classes,
+    knn_accuracy,
+    knn_votes,
+    mean_of,
+    score,
+    tail_classes,
+)
 from repper.files import write_atomically
 from repper.params import Params, digest, load_params
+from repper.partition import read_partition
+from repper.run_folder import PARTITION
 from repper.runs import Run
 
 FILE = "embedding.json"
+Groups = tuple[float | None, ...]
+"""A figure for all images, for those of head classes and for those of tail classes."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,56 @@ def embed(r: NDArray[Any], labels: NDArray[np.int64], knn: float) -> Embedding:
     parted = len(np.unique(labels)) > 1
     silhouette = float(silhouette_score(r, labels)) if parted else float("nan")
     return Embedding(points.astype(np.float64), labels, silhouette, knn)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """How well features part the classes: of all test images, of head and of tail classes.
+
+    A class is head or tail by what the client holds. Each figure is a mean over clients, None
+    where no client has such images.
+    """
+
+    silhouette: Groups
+    knn: Groups
+
+
+def parting_of(run: Run, data: Dataset) -> Parting:
+    """How a run's common encoder parts the classes of every client's own images.
+
+    In the k-NN vote, a client's training images vote on its test images.
+    """
+    spec, params = read_encoder(run.folder)
+    partition = read_partition(run.folder / PARTITION, data)
+    counts, _ = partition.counts(data)
+    silhouettes, votes = list[Groups](), []
+    for client in range(partition.clients):
+        own, tested = partition.train[client], partition.test[client]
+        if not len(tested):
+            continue
+        r = features_of(spec, params, data.test.images[tested])
+        memory = features_of(spec, params, data.train.images[own])
+        labels, held = data.test.labels[tested], counts[client]
+        voted = knn_votes(memory, data.train.labels[own], r)
+        votes.append(score(client, "k-NN", held, labels, voted))
+        silhouettes.append(_silhouettes(r, labels, head_classes(held), tail_classes(held)))
+    return Parting(
+        tuple(mean_of(column) for column in zip(*silhouettes, strict=True)),
+        (
+            mean_of(s.accuracy for s in votes),
+            mean_of(s.head_classes for s in votes),
+            mean_of(s.tail_classes for s in votes),
+        ),
+    )
+
+
+def _silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np.bool_]) -> Groups:
+    """The mean silhouette of all images, and of those whose class is in a group."""
+    if not 1 < len(np.unique(labels)) < len(labels):
+        return (None,) * (1 + len(groups))
+    each = silhouette_samples(r, labels)
+    chosen = [each, *(each[group[labels]] for group in groups)]
+    return tuple(float(part.mean()) if len(part) else None for part in chosen)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

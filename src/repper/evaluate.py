@@ -30,24 +30,31 @@ class Score:
     @property
     def balanced(self) -> float | None:
         """The mean over classes of the accuracy on each."""
-        return _mean(self._on(np.arange(len(self.tested)) == n) for n in range(len(self.tested)))
+        return mean_of(self._on(np.arange(len(self.tested)) == n) for n in range(len(self.tested)))
 
     @property
     def head_classes(self) -> float | None:
         """Accuracy on classes with more training images than the client's median class."""
-        return self._on(self.train > self._median_count())
+        return self._on(head_classes(self.train))
 
     @property
     def tail_classes(self) -> float | None:
         """Accuracy on classes with fewer training images than the client's median class."""
-        return self._on((self.train < self._median_count()) & (self.train > 0))
-
-    def _median_count(self) -> float:
-        return float(np.median(self.train[self.train > 0]))
+        return self._on(tail_classes(self.train))
 
     def _on(self, classes: NDArray[np.bool_]) -> float | None:
         tested = self.tested[classes].sum()
         return _percent(self.correct[classes].sum(), tested) if tested else None
+
+
+def head_classes(train: Counts) -> NDArray[np.bool_]:
+    """Which classes have more training images than a client's median class."""
+    return train > np.median(train[train > 0])
+
+
+def tail_classes(train: Counts) -> NDArray[np.bool_]:
+    """Which classes a client has, but with fewer training images than of its median class."""
+    return (train < np.median(train[train > 0])) & (train > 0)
 
 
 def score(client: int, personalize: str, train: Counts, labels: Counts, predicted: Counts) -> Score:
@@ -68,24 +75,32 @@ def summarize(scores: Sequence[Score]) -> dict[str, float | None]:
     tested = sum(int(s.tested.sum()) for s in scores)
     correct = sum(int(s.correct.sum()) for s in scores)
     return {
-        "mean": _mean(accuracies),
+        "mean": mean_of(accuracies),
         "std": float(np.std(accuracies)) if accuracies else None,
         "worst": min(accuracies, default=None),
-        "worst_tenth": _mean(accuracies[: max(1, round(len(accuracies) / 10))]),
+        "worst_tenth": mean_of(accuracies[: max(1, round(len(accuracies) / 10))]),
         "weighted": _percent(correct, tested) if tested else None,
-        "balanced": _mean(s.balanced for s in scores),
-        "head_classes": _mean(s.head_classes for s in scores),
-        "tail_classes": _mean(s.tail_classes for s in scores),
+        "balanced": mean_of(s.balanced for s in scores),
+        "head_classes": mean_of(s.head_classes for s in scores),
+        "tail_classes": mean_of(s.tail_classes for s in scores),
     }
 
 
 def knn_accuracy(
     memory: NDArray[Any], memory_labels: Counts, queries: NDArray[Any], labels: Counts, k: int = 10
 ) -> float:
-    """How often the k nearest memory rows, by cosine, vote for a query's label (ties: the nearest).
+    """How often the vote of the nearest memory rows is a query's label.
 
     It judges features without fitting anything.
     """
+    voted = knn_votes(memory, memory_labels, queries, k)
+    return _percent((voted == labels).sum(), len(labels))
+
+
+def knn_votes(
+    memory: NDArray[Any], memory_labels: Counts, queries: NDArray[Any], k: int = 10
+) -> Counts:
+    """The label that the k nearest memory rows, by cosine, vote for (ties: the nearest)."""
     unit = [
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (memory, queries)
     ]
@@ -94,15 +109,17 @@ def knn_accuracy(
     votes = memory_labels[nearest]
     # A vote of 1 each, and a little more for nearer ones, so that the nearest decides a tie.
     weights = 1 + np.linspace(0.1, 0, votes.shape[1]) / votes.shape[1]
-    table = np.zeros((len(queries), int(max(memory_labels.max(), labels.max())) + 1))
+    table = np.zeros((len(queries), int(memory_labels.max()) + 1))
     np.add.at(table, (np.arange(len(queries))[:, None], votes), weights)
-    return _percent((table.argmax(1) == labels).sum(), len(labels))
+    voted: Counts = table.argmax(1)
+    return voted
 
 
 def _percent(part: Any, whole: Any) -> float:
     return float(100 * part / whole)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None

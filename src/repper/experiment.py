@@ -14,8 +14,8 @@ from typing import Any
 from repper import run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import encoder_origin
-from repper.engines import ENGINES
+from repper.encoders.encoder import AVERAGED, SHARED, encoder_origin
+from repper.engines import ENGINES, BuildEngine
 from repper.engines.client import Task
 from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
@@ -35,6 +35,7 @@ from repper.plan import plan
 from repper.private import PrivateStore
 from repper.run_folder import Checkpoint
 from repper.runs import Run
+from repper.tensorboard import open_board
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,12 @@ def execute(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    engine: BuildEngine | None = None,
 ) -> Iterator[Event]:
     """Run both stages, and yield what has happened.
 
-    Settings, data and folder are all checked before anything is written.
+    Settings, data and folder are all checked before anything is written. `engine` is used instead
+    of the one that the settings name.
     """
     planned = plan(config, data, partition)
     config, data, partition = planned.config, planned.data, planned.partition
@@ -107,20 +110,24 @@ def execute(
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
-        with ENGINES[config.engine](task, data, config.workers) as engine:
-            for event in _stage1(engine, task, method, folder, checkpoint):
+        events = open_board(folder / run_folder.BOARD, checkpoint.number, wanted=config.tensorboard)
+        build = engine or ENGINES[config.engine]
+        with events as board, build(task, data, config.workers) as fleet:
+            for event in stage1(fleet, config, method, folder, checkpoint):
                 if isinstance(event, RoundDone):
                     checkpoint = event.checkpoint
+                    board.round(event.record)
                 yield event
             final = run_folder.read_chosen(folder) if checkpoint.chosen else checkpoint.shared
             number = checkpoint.chosen or checkpoint.number
             began = time.perf_counter()
             personal = []
             everyone = range(config.clients)
-            for one in engine.personalize(final, everyone, number, folder / run_folder.HEADS):
+            for one in fleet.personalize(final, everyone, number, folder / run_folder.HEADS):
                 personal.append(one)
                 yield ClientDone(one, final=True)
-        personal.sort(key=lambda p: p.client)
+            personal.sort(key=lambda p: p.client)
+            board.finish(number, [p.test for p in personal])
         facts = _facts(task, personal, run_folder.read_rounds(folder), number)
         facts["seconds"]["pcl"] = time.perf_counter() - began
         encoder, origin = encoder_for_newcomers(final, store, partition, number)
@@ -155,16 +162,15 @@ def _start_or_resume(
     return checkpoint
 
 
-def _stage1(
-    engine: Engine, task: Task, method: Method, folder: Path, checkpoint: Checkpoint
+def stage1(
+    engine: Engine, config: Config, method: Method, folder: Path, checkpoint: Checkpoint
 ) -> Iterator[RoundDone | ClientDone]:
     """Run the rounds that are left, and write each to the folder before going on."""
-    config = task.config
     schedule = config.build_schedule()
     rounds = federate(
         engine,
         checkpoint.shared,
-        clients=[task.partition.clients] if method.pooled else config.stage1(),
+        clients=[config.clients] if method.pooled else config.stage1(),
         participation=schedule.participation,
         rounds=schedule.rounds,
         seed=config.seed,
@@ -172,7 +178,7 @@ def _stage1(
     )
     began = time.perf_counter()
     for done in rounds:
-        record = _record(done, method) | {"knn": engine.probe(done.shared)}
+        record = _record(done, method, config.upload) | {"knn": engine.probe(done.shared)}
         chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
         if config.evaluate_every and done.number % config.evaluate_every == 0:
             personal = []
@@ -193,19 +199,20 @@ def _stage1(
         yield RoundDone(record, checkpoint)
 
 
-def _record(done: Round, method: Method) -> dict[str, Any]:
-    """A round's line in the log. Who takes part sends as many bytes as he receives."""
-    size = sum(t.numel() * t.element_size() for t in done.shared.values())
-    sent = 0 if method.pooled else size * len(done.cohort)
-    return {
+def _record(done: Round, method: Method, upload: str) -> dict[str, Any]:
+    """A round's line in the log; its bytes are those of all parameters that travel."""
+    size = 0 if method.pooled else sum(t.numel() * t.element_size() for t in done.shared.values())
+    absent = {str(one.client): one.reason for one in done.absent}
+    record = {
         "round": done.number,
-        "cohort": list(done.cohort),
+        "cohort": [client for client in done.cohort if str(client) not in absent],
         "examples": done.examples,
         "images": done.examples * sum(phase.epochs * phase.views for phase in method.phases()),
-        "bytes_up": sent,
-        "bytes_down": sent,
+        "bytes_up": size * (len(done.cohort) - len(absent)) // (2 if upload == "float16" else 1),
+        "bytes_down": size * len(done.cohort),
         "loss": done.loss,
     }
+    return record | ({"absent": absent} if absent else {})
 
 
 def _facts(
@@ -241,14 +248,14 @@ def encoder_for_newcomers(
     """
     common = select(shared, is_encoder)
     if common or store is None:
-        return common, "shared in training"
+        return common, SHARED
     trained = store.clients(number)
     if not trained:
         return store.encoder_of(0, number), "not trained"
     mean = WeightedMean(store.encoder_of(trained[0], number))
     for client in trained:
         mean.add(store.encoder_of(client, number), len(partition.train[client]))
-    return mean.value(), "averaged after training"
+    return mean.value(), AVERAGED
 
 
 def _bring_clients(config: Config, store: PrivateStore) -> None:

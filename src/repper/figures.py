@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
 from repper.embedding import Embedding, embed, features_of
-from repper.encoders.encoder import read_encoder
+from repper.encoders.encoder import SHARED, read_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.evaluate import Score, knn_accuracy
@@ -74,7 +74,7 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
             spec, params = read_encoder(run.folder)
             r = features_of(spec, params, own.images)
             origin = run.result["encoder_origin"]
-            note = "" if origin == "shared in training" else origin
+            note = "" if origin == SHARED else origin
             found = embed(r, own.labels, _half_votes(r, own.labels))
             _scatter(axes[0, place], found, name, note)
         _class_legend(figure, data, own.labels)

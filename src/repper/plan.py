@@ -20,6 +20,7 @@ from repper.partition import Partition
 from repper.personalize import NEED_A_HEAD
 from repper.runs import Run
 from repper.seeds import Purpose, torch_seed
+from repper.tensorboard import check_tensorboard
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
     )
     if config.compile:
         check_compiler()
+    if config.tensorboard:
+        check_tensorboard()
     data = data or config.load_data()
     if partition is None:
         partition = config.build_partition(data)

@@ -45,6 +45,10 @@ class PrivateStore:
         self.folder.mkdir()
         save_params(self.folder / INITIAL, initial, {})
 
+    @property
+    def begun(self) -> bool:
+        return (self.folder / INITIAL).is_file()
+
     @cached_property
     def _initial(self) -> Params:
         return read_params(self.folder / INITIAL)[0]

@@ -100,7 +100,7 @@ class Display:
         first, began = self._whole
         if share < first:
             left = (time.monotonic() - began) / (first - share) * share
-            self._say(f"{1 - share:.0%} of all is done, {_duration(left)} left")
+            self._say(f"{1 - share:.0%} of all is done, {duration(left)} left")
 
     def _cell(self, event: CellStarted) -> None:
         """Begin anew for the next run of a comparison."""
@@ -151,7 +151,7 @@ class Display:
         left = (time.monotonic() - self._began) / done * (self._rounds - record["round"])
         self._say(
             f"round {record['round']}/{self._rounds}  {note}  {record['seconds']:.1f} s"
-            f"  {_duration(left)} left"
+            f"  {duration(left)} left"
         )
 
     def _client(self, event: ClientDone) -> None:
@@ -234,9 +234,9 @@ def print_estimates(estimates: Iterable[Estimate], console: Console | None = Non
         said = f"no estimate: {one.missing}"
         if one.seconds is not None:
             total += one.seconds
-            said = _duration(one.seconds)
+            said = duration(one.seconds)
         console.print(f"{one.panel.name:28} {said}", soft_wrap=True, markup=False)
-    console.print(f"{'all':28} {_duration(total)} of training on this machine", markup=False)
+    console.print(f"{'all':28} {duration(total)} of training on this machine", markup=False)
 
 
 def _client_table(scores: list[Score], names: list[str]) -> Table:
@@ -291,7 +291,7 @@ def _summary_table(result: dict[str, Any]) -> Table:
     return table
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -15,6 +15,8 @@ from repper import figures, run_folder
 from repper.comparison import Row, figure
 from repper.config import Config
 from repper.datasets.dataset import Dataset
+from repper.embedding import parting_of
+from repper.encoders.encoder import AVERAGED, SHARED
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.engines.pool import cores
@@ -38,11 +40,11 @@ from repper.reproduce_events import (
     ReproduceEvent,
     WorkLeft,
 )
-from repper.reproduction import PANELS, SETTINGS, Extra, PanelResult, Reproduction
+from repper.reproduction import FIGURES, PANELS, SETTINGS, Extra, PanelResult, Reproduction
 from repper.runs import Run
 
 JOINED = "joined"
-FIGURES = "figures"
+PARTING, GROUPS = ("silhouette", "k-NN"), ("all", "head classes", "tail classes")
 GRADIENTS = (
     "Gradients by the size of a class",
     "One batch of every client, as the next step of training would have it. Tail and head classes "
@@ -78,6 +80,7 @@ def reproduce(
         }
         whole = sum(_work(config, panel, seeds) for panel, config in configs.items())
         results, measured, loaded = [], list[list[str]](), _Loaded()
+        extras: list[Extra] = []
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
             try:
@@ -103,8 +106,12 @@ def reproduce(
             if experiment.measure == "gradients":
                 measured += list(_gradients(panel, config, data))
             if experiment.measure == "figures":
-                _draw(panel, config, data, folder / FIGURES)
-        extras = [] if not measured else [Extra(*GRADIENTS, [GRADIENT_HEADING, *measured])]
+                extras.append(_draw(panel, config, data, folder / FIGURES))
+            if experiment.measure == "averaged":
+                yield from _on_averaged(panel, config, how or {})
+                extras.append(_averaged(panel, config))
+        if measured:
+            extras.append(Extra(*GRADIENTS, [GRADIENT_HEADING, *measured]))
         if experiment.measure == "figures":
             extras.append(_draw_holdings(next(iter(configs.values())), folder / FIGURES))
         if experiment.newcomers:
@@ -157,8 +164,33 @@ def _newcomers(panel: Panel, config: Config) -> Extra:
     return Extra(f"New clients on the encoders of {panel.name}", note, cells)
 
 
-def _draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> None:
-    """The figures of a panel's runs."""
+def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
+    """The rows whose clients have encoders of their own, and where heads on their mean are."""
+    for name, run in _cells(panel, config):
+        if run.result["encoder_origin"] == AVERAGED:
+            yield name, run, Path(str(config.out)) / JOINED / name
+
+
+def _on_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Iterator[Event]:
+    """Fit heads on the mean encoder, by the same clients on the same images."""
+    for _, run, target in _averages(panel, config):
+        if not (target / run_folder.RESULT).is_file():
+            same = {"personalize": run.result["personalize"], "seed": run.config.seed}
+            yield from join(run, {**how, **same, "out": str(target)}, resume=target.exists())
+
+
+def _averaged(panel: Panel, config: Config) -> Extra:
+    cells = [["row", "each on its own encoder", AVERAGED, "the paper's"]]
+    for name, run, target in _averages(panel, config):
+        paper = panel.printed.get(name)
+        means = (run.accuracy["mean"], Run(target).accuracy["mean"], paper)
+        cells.append([name, *(figure(mean) for mean in means)])
+    note = "Accuracy in %, one seed: the paper does not say which of the two its numbers are."
+    return Extra(f"Heads on averaged encoders, {panel.name}", note, cells)
+
+
+def _draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
+    """The figures of a panel's runs, and the numbers that belong beside them."""
     runs = {name.partition("+")[0]: run for name, run in _cells(panel, config)}
     # Two clients with images of many classes, and enough to test: the largest ones.
     scores = next(iter(runs.values())).scores()
@@ -167,6 +199,19 @@ def _draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> None:
     figures.accuracy_per_class(folder / "accuracy-per-class", runs, largest)
     if "repper" in runs:
         figures.tsne_of_clients(folder / "tsne-clients", runs["repper"], data)
+    cells = [["encoder of", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]]
+    for name, run in runs.items():
+        found, origin = parting_of(run, data), run.result["encoder_origin"]
+        label = name if origin == SHARED else f"{name} ({origin})"
+        silhouettes = [f"{v:+.3f}" if v is not None else "-" for v in found.silhouette]
+        cells.append([label, *silhouettes, *map(figure, found.knn)])
+    note = (
+        "The common encoder on every client's own test images, mean over clients; one seed. "
+        "Silhouette goes from -1 to 1; k-NN is the accuracy in % of a vote of ten of the client's "
+        "training images. Head and tail classes are those of which a client has more and fewer "
+        "images than of its median class."
+    )
+    return Extra("How well the features part the classes", note, cells)
 
 
 def _draw_holdings(config: Config, folder: Path) -> Extra:

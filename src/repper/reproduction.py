@@ -21,7 +21,14 @@ from repper.files import read_json, write_atomically
 
 SETTINGS = "reproduction.json"
 PANELS = "panels"
-EXTRAS = "extras.json"
+FOUND = "found.json"
+FIGURES = "figures"
+CAPTIONS = {
+    "tsne-methods": "One client's images by the encoder of every method (t-SNE)",
+    "tsne-clients": "Clients' images by their own local encoders, and all classes by the server's",
+    "accuracy-per-class": "Accuracy per class of two clients, classes by falling count",
+    "new-clients": "New clients: over epochs of their heads, and each one at the end",
+}
 
 
 @dataclass(frozen=True)
@@ -67,21 +74,25 @@ class Reproduction:
             preset, seeds = PRESETS[found["preset"]], int(found["seeds"])
         except (KeyError, TypeError, ValueError) as error:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
+        path = folder / FOUND
+        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
         results = []
         for panel in experiment.panels:
             cells = folder / PANELS / panel.folder
             if (cells / f"{TABLE}.json").is_file():
                 results.append(PanelResult(panel, Comparison.open(cells)))
             else:
-                results.append(PanelResult(panel, None, "not run"))
-        path = folder / EXTRAS
-        extras = [Extra(**extra) for extra in read_json(path)] if path.is_file() else []
-        return cls(folder, experiment, preset, seeds, tuple(results), tuple(extras))
+                results.append(PanelResult(panel, None, kept["missing"].get(panel.name, "not run")))
+        extras = tuple(Extra(**extra) for extra in kept["extras"])
+        return cls(folder, experiment, preset, seeds, tuple(results), extras)
 
     def write(self) -> None:
         """Write the tables as Markdown and CSV into the folder."""
-        content = [asdict(extra) for extra in self.extras]
-        write_atomically(self.folder / EXTRAS, json.dumps(content, indent=2))
+        content = {
+            "extras": [asdict(extra) for extra in self.extras],
+            "missing": {r.panel.name: r.missing for r in self.panels if r.missing},
+        }
+        write_atomically(self.folder / FOUND, json.dumps(content, indent=2))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
         text = io.StringIO()
         writer = csv.DictWriter(
@@ -90,6 +101,12 @@ class Reproduction:
         writer.writeheader()
         writer.writerows(self.records())
         write_atomically(self.folder / f"{TABLE}.csv", text.getvalue())
+
+    def figures(self) -> Iterator[tuple[str, Path]]:
+        """The pictures that were drawn, each with its caption."""
+        for path in sorted((self.folder / FIGURES).glob("*.png")):
+            words = path.stem.replace("bubbles-", "Who holds what: ").replace("-", " ")
+            yield CAPTIONS.get(path.stem, words), path
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One line per panel and row."""
@@ -121,6 +138,9 @@ class Reproduction:
         ]
         for extra in self.extras:
             parts += [f"## {extra.title}", extra.note, _table(extra.cells)]
+        if pictures := list(self.figures()):
+            shown = [f"![{caption}]({FIGURES}/{path.name})" for caption, path in pictures]
+            parts += ["## Figures", *shown]
         if claims := self.claim_cells():
             parts += ["## What the paper claims of this table", _table(claims)]
         parts += [

@@ -43,12 +43,13 @@ PRIVATE = "private"
 SCORES = "clients.parquet"
 CURVES = "curves.parquet"
 RESULT = "result.json"
+BOARD = "tensorboard"
 LOCK = ".lock"
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
 RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, LOCK}
-OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT}
+OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, BOARD}
 
 
 @dataclass(frozen=True)
@@ -313,7 +314,9 @@ def write_result(
         "personalize": config.personalize,
         "rounds": config.rounds,
         "accuracy": summarize(scores),
-        "encoder_digest": _digest_of_all(shared, personal),
+        "encoder_digest": digest_of_all(
+            shared, [f"{p.client} {p.private_digest}" for p in personal if p.private_digest]
+        ),
         "heads_digest": heads,
         "encoder_origin": encoder[1],
         **facts,
@@ -324,9 +327,8 @@ def write_result(
     return result
 
 
-def _digest_of_all(shared: Params, personal: Sequence[Personal]) -> str:
+def digest_of_all(shared: Params, private: Sequence[str]) -> str:
     """One digest of all that was trained: what is shared, then each client's own."""
-    private = [f"{p.client} {p.private_digest}" for p in personal if p.private_digest]
     if not private:
         return digest(shared)
     return hashlib.sha256("\n".join([digest(shared), *private]).encode()).hexdigest()

@@ -32,6 +32,14 @@ class Item:
     label: str
 
 
+@dataclass(frozen=True)
+class Site:
+    """A client whose folder lies apart from all others, and the classes that all have agreed on."""
+
+    name: str
+    classes: tuple[str, ...] | None = None
+
+
 def read_folder(
     folder: Path,
     *,
@@ -42,19 +50,24 @@ def read_folder(
     name: str | None = None,
     divided: bool = False,
     of: tuple[int, int] | None = None,
+    site: Site | None = None,
 ) -> Dataset:
     """The images of `<class>/*`, or of `<client>/<class>/*`, with or without train/ and test/.
 
     Without test/, `test_share` of each class (of each client) is kept for testing: always the same
     images, because their names decide. `divided` says that there are train/ and test/, whatever
-    lies beside them; `of` are the numbers of images of the whole data set.
+    lies beside them; `of` are the numbers of images of the whole data set. With `site`, the folder
+    is that of one client: its images are divided as they would be among others'.
     """
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise RepperError(f"the folder of images {folder} {what}")
     folder = folder.absolute()
     try:
-        items = _by_client(folder) if by_client else list(_by_class(folder, divided=divided))
+        if by_client:
+            items = _by_client(folder)
+        else:
+            items = list(_by_class(folder, site.name if site else "", divided))
     except OSError as error:
         raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
     if not items:
@@ -65,8 +78,12 @@ def read_folder(
             f"cannot read image {items[unreadable[0]].file.path}: it is not an image that can be "
             f"read (--skip-unreadable leaves such images out)"
         )
-    train, test = _divided(items, set(unreadable.tolist()), test_share, by_client)
-    classes = _classes(folder, items, train, test)
+    left_out = set(unreadable.tolist())
+    train, test = _divided(items, left_out, test_share, by_client or site is not None)
+    if site is None:
+        classes = _classes(folder, items, train, test)
+    else:
+        classes = _classes_of_site(folder, items, site)
     clients = tuple(sorted({item.client for item in items})) if by_client else ()
     label = {name: number for number, name in enumerate(classes)}
     owner = {name: number for number, name in enumerate(clients)}
@@ -203,6 +220,19 @@ def _check_clients(items: Sequence[Item], train: list[int], test: list[int]) -> 
                 f"client {client!r} has {learns[client]} images to learn from and "
                 f"{tests[client]} to test on: it needs at least 2 and 1"
             )
+
+
+def _classes_of_site(folder: Path, items: Sequence[Item], site: Site) -> tuple[str, ...]:
+    """The classes that were agreed on, or else the site's own, even if it is a single one."""
+    own = sorted({item.label for item in items})
+    if site.classes is None:
+        return tuple(own)
+    if strange := [name for name in own if name not in site.classes]:
+        raise RepperError(
+            f"{folder} holds class {strange[0]!r}, which this federation does not have: its "
+            f"classes are {', '.join(site.classes)}"
+        )
+    return site.classes
 
 
 def _classes(

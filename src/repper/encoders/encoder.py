@@ -13,6 +13,9 @@ from repper.encoders import ENCODERS
 from repper.errors import RepperError
 from repper.params import Params, params_of, read_notes, read_params, save_params
 
+SHARED, AVERAGED = "shared in training", "averaged after training"
+"""How a common encoder came about."""
+
 
 @final
 class Encoder(nn.Module):

@@ -21,5 +21,6 @@ ENGINES: Registry[BuildEngine] = Registry(
     {
         "serial": "repper.engines.serial:SerialEngine",
         "pool": "repper.engines.pool:PoolEngine",
+        "flower": "repper.flower.simulation:SimulationEngine",
     },
 )

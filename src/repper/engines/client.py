@@ -98,6 +98,11 @@ class Clients:
         )
         return cls(task, train, test)
 
+    @property
+    def upload(self) -> str:
+        """The kind of numbers in which updates travel."""
+        return self._task.config.upload
+
     def receive(self, shared: Params) -> None:
         """Take the round's shared parameters, from which every client starts."""
         self._shared = shared
@@ -128,6 +133,8 @@ class Clients:
         if self._store and own:
             self._store.write(client, number, clone(own), keep_all=config.validation > 0)
         shared = select(self._live, self._method.shared)
+        if config.upload == "float16":
+            shared = {name: tensor.half().float() for name, tensor in shared.items()}
         return Update(client, shared, len(rows), float(np.average(losses, weights=epochs)))
 
     def _load(self, client: int, number: int) -> None:

@@ -28,6 +28,14 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A client that was asked for an update, gave none that is any good, and is done without."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Personal:
     """What leaves a client in stage 2, in simulation: its scores, and digests of what it keeps.
 
@@ -51,7 +59,7 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
+    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
         """Let each client of the cohort train in round `number`; updates come in any order."""
 
     @abstractmethod

@@ -33,7 +33,8 @@ class Experiment:
 
     `small` are the settings that the small preset puts in place of the paper's; each panel keeps
     its own data, alpha and participation. `newcomers` are those of clients that join every run when
-    it is finished. `measure` names what is measured, or drawn, on the finished runs.
+    it is finished. `measure` names what is measured, or drawn, on the finished runs; "averaged" are
+    heads on the mean of encoders that clients have of their own.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Experiment:
     small: Settings
     notes: tuple[str, ...] = ()
     newcomers: Settings | None = None
-    measure: Literal["gradients", "figures"] | None = None
+    measure: Literal["gradients", "figures", "averaged"] | None = None
 
 
 @dataclass(frozen=True)

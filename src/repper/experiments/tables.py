@@ -108,8 +108,10 @@ def table3() -> Experiment:
         (
             "The paper does not print the setting; its numbers for MLP are those of Table 1 at "
             "C 0.4, E 10, alpha 1, so this is taken. Its one-layer MLP is `linear` here.",
-            "LG-FedAvg's clients have encoders of their own, and each fits its head on its own.",
+            "LG-FedAvg's clients have encoders of their own, and each fits its head on its own; "
+            "heads on the mean of these encoders stand below.",
         ),
+        measure="averaged",
     )
 
 

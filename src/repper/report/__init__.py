@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -48,7 +49,17 @@ def _reproduction(found: Reproduction, anchor: str) -> Html:
         if cells:
             heading, *rows = [[cell.replace("**", "") for cell in line] for line in cells]
             parts += [tag("h3", title), table(heading, rows, caption=caption, numeric_from=99)]
+    if pictures := [_picture(caption, path) for caption, path in found.figures()]:
+        parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _picture(caption: str, path: Path) -> Html:
+    """A picture in the page itself, so that it needs no file beside it."""
+    content = base64.b64encode(path.read_bytes()).decode()
+    image = tag("img", src=f"data:image/png;base64,{content}", alt=caption)
+    frame = tag("div", image, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return tag("figure", tag("figcaption", caption), frame, class_="picture")
 
 
 def _page(title: str, links: Sequence[tuple[str, str]], parts: Sequence[Html]) -> str:

@@ -23,7 +23,8 @@ def tag(name: str, *children: str, **attributes: object) -> Html:
             continue
         label = key.rstrip("_").replace("_", "-")
         parts.append(label if value is True else f'{label}="{escape(str(value))}"')
-    return Html(f"<{' '.join(parts)}>{join(children)}</{name}>")
+    end = "" if name in ("img", "input") else f"</{name}>"
+    return Html(f"<{' '.join(parts)}>{join(children)}{end}")
 
 
 def join(parts: Iterable[str]) -> Html:

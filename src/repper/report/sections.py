@@ -9,6 +9,7 @@ import numpy as np
 from repper.comparison import Line, figure
 from repper.config import OPTIONS
 from repper.embedding import embedding_of
+from repper.encoders.encoder import SHARED
 from repper.errors import RepperError
 from repper.evaluate import Counts
 from repper.files import read_json
@@ -234,7 +235,7 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         seen.add(method)
         found = embedding_of(runs[0], data)
         origin = result["encoder_origin"]
-        note = "" if origin == "shared in training" else f" ({origin})"
+        note = "" if origin == SHARED else f" ({origin})"
         drawn.append(
             charts.scatter(f"{method}{note}", found.points, found.labels, subject.first.classes)
         )

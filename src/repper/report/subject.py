@@ -93,7 +93,7 @@ def command_of(command: str, config: Config) -> str:
     parts = [f"repper {command}"]
     if config.overrides:
         parts.append(f"--config {Path(config.out or '') / CONFIG}")
-    skipped = {"out", "data_dir", "workers", "engine", "download"}
+    skipped = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
     if command == "compare":
         skipped |= {"method", "personalize"}
     for name, option in OPTIONS.items():

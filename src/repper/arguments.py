@@ -1,0 +1,72 @@
+"""Flags and files of settings, as the command line takes them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from repper.config import OPTIONS, read_config
+from repper.errors import RepperError
+from repper.options import Option
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RepperError(f"{message} (see {self.prog} --help)")
+
+
+def add_run_settings(parser: Parser, names: list[str]) -> None:
+    """What every command takes that trains into a folder."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
+    add_settings(parser, names)
+    parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+
+
+def add_settings(parser: Parser, names: list[str]) -> None:
+    """A flag for each setting; those not given stay None, so that a TOML file can give them."""
+    groups: dict[str, Any] = {}
+    for name in names:
+        option = OPTIONS[name]
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        if option.kind is bool:
+            groups[option.group].add_argument(
+                f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
+            )
+            continue
+        default = f" (default: {option.default})" if option.default is not None else ""
+        groups[option.group].add_argument(
+            f"--{option.key}",
+            dest=name,
+            metavar="|".join(option.choices()) if option.choices else "X",
+            help=option.help + default,
+        )
+
+
+def flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that flags give."""
+    given = {name: getattr(options, name, None) for name in OPTIONS}
+    return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
+
+
+def settings(options: argparse.Namespace, known: Collection[str] | None = None) -> dict[str, Any]:
+    """The settings of a file, and of flags, which win; a file may give only those `known`."""
+    given = read_config(Path(options.config)) if options.config else {}
+    if known is not None:
+        if not given.get("overrides", True):
+            del given["overrides"]
+        if strange := sorted(set(given) - set(known)):
+            key = OPTIONS[strange[0]].key if strange[0] in OPTIONS else "clients.N"
+            raise RepperError(f"{options.config}: {key} is not a setting of this command")
+    return given | flags(options)
+
+
+def count(text: str, name: str) -> int:
+    """A whole number of at least 1."""
+    option = Option("", "", name=name, kind=int, least=1)
+    number: int = option.check(option.parse(text))
+    return number

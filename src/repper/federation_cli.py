@@ -1,0 +1,241 @@
+"""The commands of a federation over machines: `serve`, `node` and `federate`.
+
+They make what Flower needs, show Flower's commands, and start them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repper.arguments import Parser, add_settings, settings
+from repper.config import OPTIONS, Config
+from repper.errors import RepperError, missing_extra
+
+if TYPE_CHECKING:
+    from repper.flower.deployment import Server
+
+PREFIX = "repper {"
+"""How a line of the server app's log begins that is meant for us."""
+NOT_HERE = ("data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
+            "classes_per_client", "min_train", "min_test", "evaluate_every", "validation", "knn",
+            "engine", "workers", "device", "head_curve", "init_clients", "stage1_clients",
+            "tensorboard")  # fmt: skip
+"""Settings of `repper run` that a federation has no use for: the images are the sites'."""
+FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name not in NOT_HERE)
+
+
+def add_commands(add: Callable[..., Parser]) -> None:
+    serve = add("serve", "run the server of a federation over machines, on Flower", _serve)
+    serve.add_argument("home", metavar="HOME", help="folder of the server's keys and settings")
+    serve.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
+    serve.add_argument("--port", default="8000", help="port to listen on (default: 8000)")
+    serve.add_argument(
+        "--name", action="append", default=[], metavar="NAME",
+        help="name or address by which sites reach this server, for its certificate; repeatable",
+    )  # fmt: skip
+    what = serve.add_mutually_exclusive_group()
+    what.add_argument("--admit", metavar="SITE=KEY.pub", help="admit a site by its public key")
+    what.add_argument("--list", action="store_true", help="list the sites that are admitted")
+    what.add_argument("--revoke", metavar="SITE", help="admit a site no longer")
+
+    node = add("node", "run a site of a federation: its images stay where they are", _node)
+    node.add_argument("home", metavar="HOME", help="folder of the site's key, head and parameters")
+    node.add_argument("--server", required=True, metavar="HOST:PORT", help="the server")
+    node.add_argument("--data", required=True, metavar="DIR", help="folder of <class>/* images")
+    node.add_argument("--ca", required=True, metavar="FILE", help="the server's ca.crt")
+    node.add_argument("--share-scores", action="store_true", help="tell the server its accuracy")
+    node.add_argument(
+        "--skip-unreadable", action="store_true", help=OPTIONS["skip_unreadable"].help
+    )
+    node.add_argument("--device", default="auto", metavar="X", help=OPTIONS["device"].help)
+    node.add_argument("--key-only", action="store_true", help="only make and print its key")
+
+    federate = add("federate", "start a federation with the sites that are connected", _federate)
+    federate.add_argument("home", metavar="HOME", help="the server's home")
+    federate.add_argument("--sites", default="", metavar="A,B,...", help="who takes part")
+    federate.add_argument(
+        "--classes", default="", metavar="A,B,...",
+        help="the classes that all agree on; methods with one head for all need them",
+    )  # fmt: skip
+    federate.add_argument(
+        "--round-timeout", default="0", metavar="S",
+        help="seconds after which sites that have not answered are asked again (default: never)",
+    )  # fmt: skip
+    federate.add_argument(
+        "--min-cohort", default="0", metavar="N",
+        help="go on without the others when N have answered by then (default: repeat until all do)",
+    )  # fmt: skip
+    federate.add_argument("--attach", action="store_true", help="watch the federation that runs")
+    federate.add_argument("--stop", action="store_true", help="stop the federation that runs")
+    federate.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    federate.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    federate.add_argument("--config", metavar="FILE", help="TOML file of settings; flags win")
+    federate.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    add_settings(federate, list(FEDERATE_SETTINGS))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        from repper.flower.deployment import Server
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "Flower", "flower", "repper serve") from error
+    server = Server(Path(options.home).absolute())
+    if options.admit:
+        name, equals, key = options.admit.partition("=")
+        if not equals or not name:
+            raise RepperError(f"--admit takes SITE=KEY.pub, got {options.admit!r}")
+        server.admit(name, Path(key), _say)
+        print(f"{name} is admitted.")
+    elif options.revoke:
+        server.revoke(options.revoke, _say)
+        print(f"{options.revoke} is admitted no longer.")
+    elif options.list:
+        for site in server.sites(_say):
+            print(f"{site.name:30} {site.status}")
+    else:
+        server.prepare(options.host, _port(options.port), options.name)
+        print(f"Give this file to every site: {server.home / 'ca.crt'}")
+        _become(server.command(), server.environment)
+    return 0
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise RepperError(f"--port must be 1 to 65535, got {text!r}")
+    return int(text)
+
+
+def _become(command: list[str], environment: dict[str, str]) -> None:
+    """Go on as Flower's program, which then gets the signals that are meant for us."""
+    from repper.flower.deployment import shown
+
+    _say(shown(command, environment))
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def _node(options: argparse.Namespace) -> int:
+    try:
+        from repper.flower.deployment import make_site_key, node_command, node_environment
+        from repper.flower.site import Site
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "Flower", "flower", "repper node") from error
+    home, data, ca = (Path(p).absolute() for p in (options.home, options.data, options.ca))
+    if not data.is_dir():
+        raise RepperError(f"the folder of images {data} does not exist")
+    if not options.key_only and not ca.is_file():
+        raise RepperError(f"there is no file {ca}: take ca.crt from the server's home")
+    home.mkdir(parents=True, exist_ok=True)
+    public = make_site_key(home / "site.key")
+    Site(
+        home, str(data), share_scores=options.share_scores,
+        skip_unreadable=options.skip_unreadable, device=options.device,
+    ).save()  # fmt: skip
+    print(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):\n{public}")
+    if options.key_only:
+        return 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    _become(node_command(home, options.server, ca, port), node_environment(home))
+    return 0
+
+
+def _federate(options: argparse.Namespace) -> int:
+    try:
+        from repper.flower.deployment import Server
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "Flower", "flower", "repper federate") from error
+    server = Server(Path(options.home).absolute())
+    if options.stop:
+        server.stop(_say)
+        print("Stopped; the same command with --resume goes on.")
+        return 0
+    if not options.attach:
+        given = settings(options, FEDERATE_SETTINGS)
+        config = Config(**given)
+        if config.out is None:
+            raise RepperError("a federation needs a folder to write to: give --out")
+        server.start(_run_config(options, config, given), _say)
+    return _watch(server, options)
+
+
+def _run_config(
+    options: argparse.Namespace, config: Config, given: dict[str, Any]
+) -> dict[str, Any]:
+    """What Flower hands to the server app."""
+    timeout = _number(options.round_timeout, "--round-timeout")
+    least = _number(options.min_cohort, "--min-cohort")
+    sites = [name.strip() for name in options.sites.split(",") if name.strip()]
+    if sites and "clients" not in given:
+        given = given | {"clients": len(sites)}
+    elif sites and config.clients != len(sites):
+        raise RepperError(f"--sites names {len(sites)} sites, but --clients is {config.clients}")
+    if least and not timeout:
+        raise RepperError("--min-cohort needs --round-timeout: when should a round go on?")
+    content = {OPTIONS[name].key: value for name, value in given.items() if value is not None}
+    return content | {
+        "federation": "sites", "sites": ",".join(sites), "classes": options.classes,
+        "round-timeout": timeout, "min-cohort": int(least), "resume": options.resume,
+        "overwrite": options.overwrite, "out": str(Path(str(config.out)).absolute()),
+    }  # fmt: skip
+
+
+def _number(text: str, flag: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise RepperError(f"{flag} must be a number of at least 0, got {text!r}")
+    return value
+
+
+def _watch(server: Server, options: argparse.Namespace) -> int:
+    """Show what the server app says until it is over; an interruption only ends the watching."""
+    from repper.federation_display import Watch
+
+    try:
+        with Watch() as watch:
+            for event in _events(server):
+                watch.show(event)
+                if event["event"] == "error":
+                    raise RepperError(event["text"])
+                if event["event"] == "over":
+                    watch.result(event)
+                    if options.json:
+                        print(json.dumps(event))
+                    return 0
+    except KeyboardInterrupt:
+        _say(
+            f"\nNo longer watching; the federation goes on. repper federate {options.home} "
+            f"--attach watches it again, --stop stops it."
+        )
+        return 130
+    raise RepperError(
+        "the federation ended without a result: see the log of repper serve; the same command "
+        "with --resume goes on"
+    )
+
+
+def _events(server: Server) -> Iterator[dict[str, Any]]:
+    log = server.log(_say)
+    try:
+        for line in log.stdout or ():
+            if (at := line.find(PREFIX)) >= 0:
+                yield json.loads(line[at + len(PREFIX) - 1 :])
+    finally:
+        log.terminate()
+        log.wait()

@@ -1,0 +1,70 @@
+"""What a person sees of a federation that runs elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from repper.progress import duration
+
+
+class Watch:
+    """A line for everything that happens, on stderr."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._sites: list[str] = []
+        self._rounds = self._first = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "gathering":
+            here = ", ".join(event["present"]) or "none"
+            self._say(f"waiting for {event['wanted']} sites; connected: {here}")
+        elif kind == "begun":
+            self._sites, self._rounds = event["sites"], event["rounds"]
+            self._first, self._began = event["done"], time.monotonic()
+            self._say(f"{len(self._sites)} sites: {', '.join(self._sites)}")
+        elif kind == "round":
+            self._round(event)
+        elif kind == "note":
+            self._say(event["text"])
+
+    def _round(self, event: dict[str, Any]) -> None:
+        number = event["round"]
+        names = ", ".join(self._sites[client] for client in event["cohort"])
+        text = f"round {number}/{self._rounds}: {names}; loss {event['loss']:.4f}"
+        if number > self._first and self._rounds:
+            passed = (time.monotonic() - self._began) / (number - self._first)
+            text += f", {duration(passed * (self._rounds - number))} left"
+        self._say(text)
+        for client, why in event.get("absent", {}).items():
+            self._say(f"  without {self._sites[int(client)]}: {why}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(escape(text), soft_wrap=True)
+
+    def result(self, event: dict[str, Any]) -> None:
+        """The table at the end, on stdout."""
+        table = Table("site", "accuracy, %")
+        for name, accuracy in event["sites"].items():
+            table.add_row(escape(name), "not shared" if accuracy is None else f"{accuracy:.2f}")
+        console = Console(highlight=False)
+        console.print(table)
+        console.print(f"encoder {event['encoder_digest'][:16]}", soft_wrap=True)

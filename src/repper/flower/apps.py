@@ -1,0 +1,165 @@
+"""The two halves that Flower starts: the server app, and the client app of every node.
+
+The same app serves a simulation, in which every node is a client of one data set, and a federation
+of sites, whose images lie at the sites. `federation` in the run's configuration says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from repper import run_folder
+from repper.config import OPTIONS, Config
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
+from repper.errors import RepperError
+from repper.experiment import Finished, RoundDone, execute
+from repper.flower import wire
+from repper.flower.grid_engine import GridEngine, Patience
+from repper.flower.handlers import answering, fitted, personalized
+from repper.flower.server import Federation, run_federation
+from repper.flower.site import Part, Site
+from repper.methods.method import keeps_own
+from repper.plan import plan
+
+PREFIX = "repper "
+"""What a line begins with that `repper federate` reads from the log."""
+OWN = ("federation", "sites", "classes", "round-timeout", "min-cohort", "resume", "overwrite")
+"""Keys of a run's configuration that are no settings of `repper run`."""
+
+
+def config_in(given: Mapping[str, Any]) -> Config:
+    """The settings in a run's configuration; what is empty there is left to its default."""
+    settings: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in OWN or value == "":
+            continue
+        if (name := key.replace("-", "_")) not in OPTIONS:
+            raise RepperError(f"the run's configuration has {key!r}, which is no setting")
+        kind = OPTIONS[name].kind
+        settings[name] = kind(value) if kind is float and type(value) is int else value
+    return Config(**settings)
+
+
+def _tell(kind: str, **said: Any) -> None:
+    print(PREFIX + json.dumps({"event": kind, **said}), flush=True)  # noqa: T201
+
+
+server = ServerApp()
+client = ClientApp()
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    given = dict(context.run_config)
+    try:
+        config = config_in(given)
+        if given["federation"] == "sites":
+            run_federation(_federation(given, config), grid, _tell)
+        else:
+            _simulate(grid, config, given)
+    except RepperError as error:
+        _tell("error", text=str(error))
+        raise SystemExit(2) from error
+
+
+def _federation(given: Mapping[str, Any], config: Config) -> Federation:
+    least = int(given["min-cohort"])
+    return Federation(
+        replace(config, out=None),
+        Path(str(config.out)),
+        tuple(filter(None, str(given["sites"]).split(","))),
+        tuple(filter(None, str(given["classes"]).split(","))),
+        Patience(float(given["round-timeout"]) or inf, least or None),
+        resume=bool(given["resume"]),
+        overwrite=bool(given["overwrite"]),
+    )
+
+
+def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
+    """The whole of `repper run`, with the nodes of a simulation as its clients."""
+
+    def engine(task: Task, data: Dataset, workers: int) -> GridEngine:
+        names = [f"client {n}" for n in range(config.clients + 1)]
+
+        def nodes() -> dict[int, int]:
+            here = sorted(grid.get_node_ids())
+            return {c: here[c % len(here)] for c in range(len(names))} if here else {}
+
+        return GridEngine(grid, nodes, {}, names=names)
+
+    resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
+    for event in execute(config, resume=resume, overwrite=overwrite, engine=engine):
+        if isinstance(event, RoundDone):
+            _tell("round", **event.record)
+        elif isinstance(event, Finished):
+            _tell("over", **event.run.result)
+
+
+@lru_cache(maxsize=1)
+def _simulated(settings: str) -> Clients:
+    """The clients of a simulation, once per process."""
+    planned = plan(config_in(json.loads(settings)))
+    data, private = planned.data, None
+    if keeps_own(planned.method, planned.network):
+        private = planned.folder / run_folder.PRIVATE
+    task = Task(
+        planned.config, planned.spec, planned.partition, data.classes, data.flip,
+        planned.config.device, private,
+    )  # fmt: skip
+    return Clients.of(task, data)
+
+
+def _clients(context: Context) -> Clients:
+    return _simulated(json.dumps(dict(context.run_config)))
+
+
+def _part(message: Message, context: Context) -> Part | None:
+    """The part of a site, on a node that is one; a simulated node has no home."""
+    home = context.node_config.get("home")
+    return Site.open(Path(str(home))).part_in(wire.told_in(message)) if home else None
+
+
+@client.query("who")
+@answering
+def who(message: Message, context: Context) -> Message:
+    part = _part(message, context)
+    if part is None:
+        raise RepperError("this node is not a site: start it with repper node")
+    return wire.said({"examples": part.examples}, message)
+
+
+@client.train("fit")
+@answering
+def fit(message: Message, context: Context) -> Message:
+    part, told = _part(message, context), wire.told_in(message)
+    clients = part.clients if part else _clients(context)
+    if part:
+        part.check_kept(told["last"])
+    return fitted(clients, message)
+
+
+@client.evaluate("personalize")
+@answering
+def personalize(message: Message, context: Context) -> Message:
+    part, told = _part(message, context), wire.told_in(message)
+    if part is None:
+        return personalized(_clients(context), message)
+    part.check_kept(told["last"])
+    one = part.personalize(wire.shared_in(message), told["round"])
+    if not part.site.share_scores:
+        return wire.said({"done": True}, message)
+    known = {"head": one.head_digest, "private": one.private_digest}
+    scores = {"accuracy": one.test.accuracy, "balanced": one.test.balanced}
+    shown = {name: score for name, score in scores.items() if score is not None}
+    return wire.said({"done": True, **known, **shown}, message)

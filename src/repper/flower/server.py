@@ -1,0 +1,265 @@
+"""The server of a federation of sites: the round loop over Flower's grid, into a run folder.
+
+It never sees an image, a label, a class count or a head.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from repper import run_folder
+from repper.config import Config
+from repper.encoders.encoder import SHARED, save_encoder
+from repper.environment import environment
+from repper.errors import RepperError
+from repper.experiment import RoundDone, stage1
+from repper.files import read_json, write_atomically
+from repper.flower import wire
+from repper.flower.grid_engine import PAUSE, GridEngine, Patience
+from repper.flower.site import spec_of, travelling
+from repper.params import Params, clone, is_encoder, params_of, select
+from repper.plan import initial_network, resolve_device
+from repper.run_folder import Checkpoint, digest_of_all
+
+ROSTER = "sites.json"
+ANSWER_WITHIN = 120.0
+"""Seconds that a site has to say who it is: its process must start, and read its images."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What the one who starts a federation decides.
+
+    `sites` names who must take part, or else the first `config.clients` that are connected do.
+    `classes` are those that all agree on, which methods with a common head need.
+    """
+
+    config: Config
+    folder: Path
+    sites: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    patience: Patience = Patience()
+    resume: bool = False
+    overwrite: bool = False
+
+
+Tell = Callable[..., None]
+"""Takes the kind of an event and what is to be said of it: `tell("round", number=3)`."""
+
+
+class Sites:
+    """Which node is which site. Nodes come, go and come back.
+
+    A site has the name under which the server has admitted its key; it cannot choose another. How
+    many images it trains on, it says itself.
+    """
+
+    def __init__(self, grid: Grid, question: wire.Told, tell: Tell) -> None:
+        self._grid, self._question, self._tell = grid, question, tell
+        self._examples: dict[int, int] = {}
+
+    def connected(self) -> dict[str, tuple[int, int]]:
+        """The node and the declared number of examples of every site that is here."""
+        here = {n.node_id: n.name or f"node {n.node_id}" for n in self._grid.get_nodes()}
+        self._ask({node: name for node, name in here.items() if node not in self._examples})
+        return {
+            n: (node, self._examples[node]) for node, n in here.items() if node in self._examples
+        }
+
+    def _ask(self, nodes: Mapping[int, str]) -> None:
+        """Learn what these nodes have, as far as they say so in time."""
+        if not nodes:
+            return
+        questions = [wire.question(wire.WHO, node, self._question) for node in nodes]
+        asked = dict(zip(self._grid.push_messages(questions), nodes, strict=True))
+        end = time.monotonic() + ANSWER_WITHIN
+        while asked and time.monotonic() < end:
+            for reply in self._grid.pull_messages(list(asked)):
+                node = asked.pop(reply.metadata.reply_to_message_id)
+                if problem := self._learn(node, reply):
+                    self._tell("note", text=f"{nodes[node]} cannot take part: {problem}")
+            if asked:
+                time.sleep(PAUSE)
+
+    def _learn(self, node: int, reply: Message) -> str:
+        """Take down what a node says; what is wrong with it, if something is."""
+        if reply.has_error():
+            return reply.error.reason
+        if problem := wire.problem_in(reply):
+            return problem
+        examples = wire.told_in(reply).get("examples")
+        if type(examples) is not int or examples < 1:
+            return f"it says that it has {examples!r} images"
+        self._examples[node] = examples
+        return ""
+
+
+class SitesEngine(GridEngine):
+    """The sites of a federation as a fleet."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        sites: Sites,
+        roster: Sequence[tuple[str, int]],
+        settings: wire.Told,
+        folder: Path,
+        patience: Patience,
+        tell: Tell,
+    ) -> None:
+        names = [name for name, _ in roster]
+        declared = {client: examples for client, (_, examples) in enumerate(roster)}
+
+        def nodes() -> Mapping[int, int]:
+            here = sites.connected()
+            return {c: here[name][0] for c, name in enumerate(names) if name in here}
+
+        super().__init__(
+            grid, nodes, settings, names=names, patience=patience, tell=tell, declared=declared
+        )
+        self._folder = folder
+
+    def told_to(self, client: int) -> wire.Told:
+        """Which client a site is, and the last round it was part of, so that it can see a loss."""
+        rounds = [r["round"] for r in run_folder.read_rounds(self._folder) if client in r["cohort"]]
+        return {"client": client, "last": max(rounds, default=0)}
+
+    def let_personalize(self, shared: Params, number: int) -> Iterator[tuple[int, wire.Told]]:
+        """Let every site fit its head; what it says of it, which may be nothing."""
+
+        def read(reply: Message, client: int) -> tuple[int, wire.Told]:
+            return client, wire.told_in(reply)
+
+        arrays, everyone = wire.arrays_of(shared), range(len(self._names))
+        told: wire.Told = {"round": number}
+        patience = replace(self._patience, least=0 if self._patience.least else None)
+        for answer in self._ask(wire.PERSONALIZE, everyone, told, arrays, read, patience):
+            if isinstance(answer, tuple):
+                yield answer
+
+
+def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, Any]:
+    """Run both stages with the sites that are connected, and return the result."""
+    config = replace(
+        federation.config,
+        device=resolve_device("cpu"),
+        knn=0,
+        personalize=federation.config.personalize_as(-1),
+        data="sites",
+    )
+    method, spec, folder = config.build_method(), spec_of(config), federation.folder
+    network = initial_network(config, method, spec, max(2, len(federation.classes)))
+    _check(federation, needs_classes=network.linear_head is not None)
+    shared = clone(select(params_of(network), method.shared))
+    run_folder.check_folder(
+        folder, config, resume=federation.resume, overwrite=federation.overwrite
+    )
+    with run_folder.locked(folder):
+        run_folder.prepare(folder, overwrite=federation.overwrite)
+        begun = (folder / run_folder.CONFIG).is_file()
+        roster: dict[str, Any] = read_json(folder / ROSTER) if begun else {}
+        run = roster.get("run") or secrets.token_hex(16)
+        asked = {
+            "settings": travelling(config), "run": run, "classes": "\n".join(federation.classes),
+        }  # fmt: skip
+        sites = Sites(grid, {**asked, "client": 0}, tell)
+        if not begun:
+            members = _gather(sites, federation, tell)
+            roster = {"run": run, "sites": members}
+            write_atomically(folder / ROSTER, json.dumps(roster, indent=2))
+            write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
+            write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
+        members = [(name, examples) for name, examples in roster["sites"]]
+        checkpoint = run_folder.read_checkpoint(folder, shared) or Checkpoint(0, shared)
+        tell("begun", sites=[n for n, _ in members], rounds=config.rounds, done=checkpoint.number)
+        engine = SitesEngine(grid, sites, members, asked, folder, federation.patience, tell)
+        with engine:
+            for done in stage1(engine, config, method, folder, checkpoint):
+                if isinstance(done, RoundDone):
+                    checkpoint = done.checkpoint
+                    tell("round", **done.record)
+            said = dict(engine.let_personalize(checkpoint.shared, checkpoint.number))
+        result = _result(config, members, checkpoint, said, run_folder.read_rounds(folder))
+        if encoder := select(checkpoint.shared, is_encoder):
+            save_encoder(folder / run_folder.ENCODER, spec, encoder, SHARED)
+        write_atomically(folder / run_folder.RESULT, json.dumps(result, indent=2))
+        tell("over", **result)
+        return result
+
+
+def _check(federation: Federation, *, needs_classes: bool) -> None:
+    config = federation.config
+    if config.build_method().pooled:
+        raise RepperError(f"{config.method} needs all images in one place: choose another --method")
+    if needs_classes and not federation.classes:
+        raise RepperError(
+            f"{config.method} has one head for all sites, so all must know the same classes: name "
+            f"them with --classes"
+        )
+    for name in ("evaluate_every", "validation", "head_curve"):
+        if getattr(config, name):
+            raise RepperError(
+                f"--{name.replace('_', '-')} needs scores of sites on the way, which they do not "
+                f"give: leave it out"
+            )
+    least = federation.patience.least
+    if least is not None and not 1 <= least <= config.clients:
+        raise RepperError(f"--min-cohort must be 1 to {config.clients}, got {least}")
+
+
+def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str, int]]:
+    """Wait for those who are to take part; their names in order decide who is which client."""
+    wanted = federation.sites
+    before: list[str] | None = None
+    while True:
+        here = sites.connected()
+        present = [name for name in sorted(here) if not wanted or name in wanted]
+        if present != before:
+            tell("gathering", wanted=federation.config.clients, present=present)
+            before = present
+        if len(present) >= federation.config.clients:
+            chosen = present[: federation.config.clients]
+            return [(name, here[name][1]) for name in chosen]
+        time.sleep(1)
+
+
+def _result(
+    config: Config,
+    members: Sequence[tuple[str, int]],
+    checkpoint: Checkpoint,
+    said: Mapping[int, wire.Told],
+    log: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """What the server knows at the end; of scores, those that sites share."""
+    scores = {
+        name: said.get(client, {}).get("accuracy") for client, (name, _) in enumerate(members)
+    }
+    known = [score for score in scores.values() if score is not None]
+    private = [f"{c} {said[c]['private']}" for c in sorted(said) if said[c].get("private")]
+    return {
+        "method": config.method,
+        "personalize": config.personalize,
+        "rounds": checkpoint.number,
+        "sites": scores,
+        "personalized": [members[client][0] for client in sorted(said)],
+        "accuracy": {"mean": float(np.mean(known)) if known else None},
+        "encoder_digest": digest_of_all(checkpoint.shared, private),
+        "cost": {n: sum(r[n] for r in log) for n in ("images", "bytes_up", "bytes_down")},
+        "seconds": sum(record["seconds"] for record in log),
+        "rounds_without": {
+            record["round"]: {members[int(c)][0]: why for c, why in record["absent"].items()}
+            for record in log
+            if "absent" in record
+        },
+    }

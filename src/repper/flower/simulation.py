@@ -1,0 +1,151 @@
+"""Flower's simulation as an engine: Ray's workers, on this machine or on a cluster of them.
+
+Flower calls a server app with a grid; here the app only hands the grid over, so that the loop of
+`federate` runs in this thread as it does with every other engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from queue import Queue
+from typing import Any, Self, final
+
+import ray
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
+from repper.engines.engine import Absent, Engine, Personal, Update
+from repper.engines.pool import KEEP_MEMORY, cores
+from repper.errors import RepperError
+from repper.flower.grid_engine import PAUSE, GridEngine
+from repper.flower.handlers import client_app
+from repper.params import Params
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Nothing of Flower or Ray may report to anybody."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Where a worker finds the task and the images: in Ray's store, shared by all on a machine."""
+
+    content: Any
+
+    def __call__(self) -> Clients:
+        return _clients(self.content)
+
+
+@lru_cache(maxsize=1)
+def _clients(content: Any) -> Clients:
+    """The clients in this process, once for all its messages."""
+    task, *arrays = ray.get(content)
+    with warnings.catch_warnings():
+        # Ray's arrays cannot be written to; images and labels never are.
+        warnings.simplefilter("ignore", UserWarning)
+        images, labels, test_images, test_labels = map(torch.from_numpy, arrays)
+    return Clients(task, (images, labels), (test_images, test_labels))
+
+
+@final
+class SimulationEngine(Engine):
+    """One node per client; Ray decides which worker does whose work, and messages say whose it is.
+
+    With the environment's RAY_ADDRESS it joins that cluster, whose machines must all see the run
+    folder; otherwise Ray is started on this machine, for as long as the engine lasts.
+    """
+
+    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
+        self._task, self._data = task, data
+        self._workers = min(workers or cores(), task.partition.clients)
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        os.environ.update(QUIET)
+        logging.getLogger("flwr").setLevel(logging.ERROR)
+        self._stack.callback(ray.shutdown)
+        _start_ray(self._workers)
+        arrays = [a for s in (self._data.train, self._data.test) for a in (s.images, s.labels)]
+        fleet = Fleet(ray.put((self._task, *arrays)))
+        self._grid = self._open_grid(fleet)
+        names = [f"client {n}" for n in range(self._task.partition.clients + 1)]
+        self._engine = GridEngine(self._grid, self._nodes, {}, names=names)
+        self._probes = Clients.of(self._task, self._data)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=60)
+        super().__exit__(*error)
+
+    def _open_grid(self, fleet: Fleet) -> Grid:
+        """Start the simulation in a thread, and take the grid that it gives its server app."""
+        given: Queue[Grid | BaseException] = Queue()
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            given.put(grid)
+            self._over.wait()
+
+        def simulate() -> None:
+            try:
+                run_simulation(
+                    server, client_app(fleet),
+                    num_supernodes=self._task.partition.clients,
+                    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+                )  # fmt: skip
+            except BaseException as error:  # to be raised where somebody waits for it
+                given.put(error)
+
+        self._thread = threading.Thread(target=simulate, name="flower simulation", daemon=True)
+        self._thread.start()
+        found = given.get()
+        if isinstance(found, BaseException):
+            raise RepperError(f"Flower's simulation did not start: {found}") from found
+        return found
+
+    def _nodes(self) -> dict[int, int]:
+        """A node for every client, and one for who holds the images of all of them."""
+        clients = self._task.partition.clients
+        while len(nodes := sorted(self._grid.get_node_ids())) < clients:
+            time.sleep(PAUSE)
+        return dict(enumerate([*nodes, nodes[0]]))
+
+    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
+        return self._engine.fit(shared, cohort, number)
+
+    def personalize(
+        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
+    ) -> Iterator[Personal]:
+        return self._engine.personalize(shared, clients, number, save_to)
+
+    def probe(self, shared: Params) -> float | None:
+        self._probes.receive(shared)
+        return self._probes.probe()
+
+
+def _start_ray(workers: int) -> None:
+    variables = {**KEEP_MEMORY, **QUIET}
+    if ray.is_initialized():
+        return
+    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    if "RAY_ADDRESS" not in os.environ:
+        settings["num_cpus"] = workers
+    ray.init(runtime_env={"env_vars": variables}, logging_level=logging.ERROR, **settings)

@@ -1,0 +1,190 @@
+"""A site of a federation: its images, and all that never leaves its disk.
+
+Everything lies in the site's home folder: its key, `site.toml`, and for every federation it has
+been part of a folder `runs/ID` with its private parameters, the encoder and its head. That folder
+can be given to `repper predict --run`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from repper import run_folder
+from repper.config import OPTIONS, Config
+from repper.datasets.dataset import Dataset
+from repper.datasets.image_folder import Site as FolderOfSite
+from repper.datasets.image_folder import read_folder
+from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
+from repper.engines.client import Clients, Task
+from repper.engines.engine import Personal
+from repper.errors import RepperError
+from repper.evaluate import summarize
+from repper.files import write_atomically
+from repper.methods.method import initial_own, keeps_own
+from repper.params import Params, clone, is_encoder, select
+from repper.partition import Partition
+from repper.plan import initial_network, resolve_device
+from repper.private import PrivateStore
+
+SETTINGS = "site.toml"
+TRAVELS = tuple(
+    name
+    for name, option in OPTIONS.items()
+    if option.group.startswith("stage")
+    and name not in ("init", "init_clients", "stage1_clients", "head_curve")
+) + ("seed", "image_size", "test_share", "clients")
+"""Settings that a federation decides. No path is among them: a server cannot point a site at other
+files than the site's own choice."""
+CHANNELS, IMAGE_SIZE = 3, 32
+
+
+def travelling(config: Config) -> str:
+    """The settings that go with a question, as text."""
+    return json.dumps({name: getattr(config, name) for name in TRAVELS})
+
+
+def spec_of(config: Config) -> EncoderSpec:
+    """The encoder of a federation, which nobody needs to see an image to know."""
+    size = config.image_size or IMAGE_SIZE
+    return EncoderSpec(config.encoder, CHANNELS, size, config.width, config.norm)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a site has decided for itself."""
+
+    home: Path
+    data: str
+    share_scores: bool = False
+    skip_unreadable: bool = False
+    device: str = "auto"
+
+    @property
+    def name(self) -> str:
+        return self.home.name
+
+    def save(self) -> None:
+        content = {n: v for n, v in asdict(self).items() if n != "home"}
+        write_atomically(self.home / SETTINGS, tomli_w.dumps(content))
+
+    @classmethod
+    def open(cls, home: Path) -> Site:
+        try:
+            return cls(home, **tomllib.loads((home / SETTINGS).read_text()))
+        except (OSError, TypeError, ValueError) as error:
+            raise RepperError(f"{home} is not the home of a site: {error}") from error
+
+    def part_in(self, told: Mapping[str, Any]) -> Part:
+        """This site's part in the federation that asks."""
+        try:
+            settings = json.loads(told["settings"])
+            run, client, classes = str(told["run"]), int(told["client"]), told["classes"]
+            strange = sorted(set(settings) - set(TRAVELS))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RepperError(f"site {self.name!r} was asked what it cannot read") from error
+        if strange:
+            raise RepperError(f"site {self.name!r} does not take {strange[0]} from a server")
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run):
+            raise RepperError(f"site {self.name!r} was asked in the name of no run: {run!r}")
+        config = Config(**settings, data=self.data, device=resolve_device(self.device))
+        agreed = tuple(classes.split("\n")) if classes else None
+        return Part(self, config, self.home / "runs" / run, client, agreed)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A site's part in one federation, as client number `client`."""
+
+    site: Site
+    config: Config
+    folder: Path
+    client: int
+    classes: tuple[str, ...] | None
+
+    @cached_property
+    def images(self) -> Dataset:
+        return read_folder(
+            Path(self.site.data).expanduser(),
+            image_size=self.config.image_size or IMAGE_SIZE,
+            test_share=self.config.test_share,
+            skip_unreadable=self.site.skip_unreadable,
+            site=FolderOfSite(self.site.name, self.classes),
+        )
+
+    @property
+    def examples(self) -> int:
+        """How many images it trains on; it declares them, and they weigh its updates."""
+        return len(self.images.train)
+
+    @property
+    def spec(self) -> EncoderSpec:
+        return spec_of(self.config)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """The one client of this site, under the number it has in the federation."""
+        config, images = self.config, self.images
+        nobody = np.zeros(0, np.int64)
+        train, test = [nobody] * config.clients, [nobody] * config.clients
+        train[self.client], test[self.client] = (
+            np.arange(self.examples),
+            np.arange(len(images.test)),
+        )
+        method = config.build_method()
+        network = initial_network(config, method, self.spec, len(images.classes))
+        task = Task(
+            config, self.spec, Partition(tuple(train), tuple(test)), images.classes, images.flip,
+            config.device,
+        )  # fmt: skip
+        if keeps_own(method, network):
+            store = PrivateStore(self.folder / run_folder.PRIVATE)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not store.begun:
+                store.begin(clone(initial_own(method, network)))
+            task = replace(task, private=store.folder)
+        return Clients.of(task, images)
+
+    def check_kept(self, last: int) -> None:
+        """Refuse to go on if what this site kept in round `last` was lost since."""
+        path = PrivateStore(self.folder / run_folder.PRIVATE).path(self.client, last)
+        if last and self.config.build_method().keeps_private and not path.is_file():
+            raise RepperError(
+                f"site {self.site.name!r} has lost its own parameters of round {last}: restore "
+                f"its home folder, or begin a new run"
+            )
+
+    def personalize(self, shared: Params, number: int) -> Personal:
+        """Fit and test this site's head, and keep all that a prediction needs."""
+        self.clients.receive(shared)
+        heads = self.folder / run_folder.HEADS
+        heads.mkdir(parents=True, exist_ok=True)
+        [one] = self.clients.personalize([self.client], number, heads)
+        encoder, origin = select(shared, is_encoder), SHARED
+        if self.config.build_method().own_encoders:
+            store = PrivateStore(self.folder / run_folder.PRIVATE)
+            encoder, origin = store.encoder_of(self.client, number), "this site's own"
+        save_encoder(self.folder / run_folder.ENCODER, self.spec, encoder, origin)
+        result = {
+            "method": self.config.method,
+            "personalize": one.test.personalize,
+            "rounds": number,
+            "chosen_round": number,
+            "accuracy": summarize([one.test]),
+            "groups": {},
+            "clients": self.config.clients,
+            "client": self.client,
+            "classes": self.images.classes,
+        }
+        write_atomically(self.folder / run_folder.CONFIG, tomli_w.dumps(self.config.to_toml()))
+        write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
+        return one

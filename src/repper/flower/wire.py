@@ -1,0 +1,115 @@
+"""What travels in a message, and how it is read back. Arrays are raw numbers: nothing is pickled.
+
+Stage 1: shared parameters go out; shared parameters, a number of examples and a mean loss come
+back. Stage 2: shared parameters go out; scores and digests come back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from repper.engines.engine import Personal, Update
+from repper.errors import RepperError
+from repper.evaluate import Score
+from repper.params import Params
+
+WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
+SHARED, TOLD, COUNTED = "shared", "told", "counted"
+FLOATS = ("float32", "float16")
+
+Told = dict[str, Any]
+"""What a message says besides parameters: plain values."""
+
+
+def arrays_of(params: Mapping[str, torch.Tensor]) -> ArrayRecord:
+    return ArrayRecord({n: Array(t.detach().cpu().contiguous().numpy()) for n, t in params.items()})
+
+
+def params_in(record: ArrayRecord) -> Params:
+    """The parameters of a record, all as float32; a record that is no such thing is refused."""
+    params: Params = {}
+    for name, array in record.items():
+        try:
+            values = array.numpy()
+        except Exception as error:  # whatever a stranger's bytes lead to
+            raise RepperError(f"{name} cannot be read ({type(error).__name__})") from error
+        if values.dtype.name not in FLOATS:
+            raise RepperError(f"{name} has numbers of type {values.dtype}, not {FLOATS[0]}")
+        params[name] = torch.from_numpy(values.astype(np.float32))
+    return params
+
+
+def question(
+    kind: str, node: int, told: Told, shared: ArrayRecord | None = None, *, ttl: float | None = None
+) -> Message:
+    """A message to a node."""
+    content = RecordDict({TOLD: ConfigRecord(told)})
+    if shared is not None:
+        content[SHARED] = shared
+    return Message(content, node, kind, ttl=ttl, group_id=str(told.get("round", "")))
+
+
+def told_in(message: Message) -> Told:
+    return dict(message.content.config_records[TOLD])
+
+
+def shared_in(message: Message) -> Params:
+    return params_in(message.content.array_records[SHARED])
+
+
+def update_reply(update: Update, asked: Message, upload: str) -> Message:
+    """All that leaves a client in stage 1."""
+    sent = {n: t.to(getattr(torch, upload)) for n, t in update.shared.items()}
+    counted = MetricRecord({"examples": update.examples, "loss": update.loss})
+    return Message(RecordDict({SHARED: arrays_of(sent), COUNTED: counted}), reply_to=asked)
+
+
+def update_in(reply: Message, client: int) -> Update:
+    """A client's update; what is wrong with an answer that holds none is an error."""
+    try:
+        counted = reply.content.metric_records[COUNTED]
+        examples, loss = counted["examples"], counted["loss"]
+        params = shared_in(reply)
+    except KeyError as error:
+        raise RepperError(f"it lacks {error}") from error
+    if not isinstance(loss, int | float):
+        raise RepperError(f"its loss is {loss!r}")
+    return Update(client, params, examples, float(loss))  # type: ignore[arg-type]
+
+
+def said(content: Told, asked: Message) -> Message:
+    """An answer of plain values."""
+    return Message(RecordDict({TOLD: ConfigRecord(content)}), reply_to=asked)
+
+
+def problem_in(reply: Message) -> str:
+    """What kept a client from doing what it was asked, if it says so."""
+    found = reply.content.config_records.get(TOLD, {}).get("problem", "")
+    return str(found)
+
+
+def personal_text(personal: Personal) -> str:
+    """A client's whole result, for a simulation, where scores are ours anyway."""
+    content = asdict(personal)
+    for name in ("test", "validation"):
+        if content[name] is not None:
+            counts = ("train", "tested", "correct")
+            content[name] |= {n: content[name][n].tolist() for n in counts}
+    return json.dumps(content)
+
+
+def personal_in(text: str) -> Personal:
+    content = json.loads(text)
+    for name in ("test", "validation"):
+        if (found := content[name]) is not None:
+            counts = {n: np.array(found[n], np.int64) for n in ("train", "tested", "correct")}
+            content[name] = Score(found["client"], found["personalize"], **counts)
+    curve = tuple((epoch, accuracy) for epoch, accuracy in content.pop("curve"))
+    return Personal(**content, curve=curve)
