@@ -262,6 +262,11 @@ def test_the_command_line(repper, tmp_path):
     assert "unknown preset 'tiny'" in wrong.stderr
     wrong = repper("reproduce", "table2", "--seeds", "0")
     assert "--seeds must be at least 1" in wrong.stderr
+    nothing = ("reproduce", "table2", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"))
+    for again in ((), ("--resume",)):
+        done = repper(*nothing, *again)
+        assert (done.returncode, done.stderr.count("left out: ")) == (0, 6)
+    assert "add --resume to go on with it" in repper(*nothing).stderr
     timed = repper("reproduce", "table2", "--estimate", "--data-dir", str(tmp_path))
     assert timed.returncode == 0
     assert timed.stdout.count("no estimate") == 6

@@ -85,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    if getattr(options, "resume", False) and options.overwrite:
+    if getattr(options, "resume", False) and getattr(options, "overwrite", False):
         raise RepperError(
             "--resume goes on with a run and --overwrite replaces it: give one of them"
         )
