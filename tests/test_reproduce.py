@@ -222,9 +222,16 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path):
     names = ["accuracy-per-class", "tsne-clients", "tsne-methods"]
     assert drawn == [name + suffix for name in names for suffix in (".png", ".svg")]
     parting, extra = last.reproduction.extras
-    assert parting.cells[0][1:4] == [f"silhouette, {of}" for of in ("all", "head classes", "tail classes")]
-    assert [line[0] for line in parting.cells[1:]] == ["repper", "lg-fedavg (averaged after training)"]
-    assert all(-1 <= float(line[1]) <= 1 and 0 <= float(line[4]) <= 100 for line in parting.cells[1:])
+    assert parting.cells[0][1:4] == [
+        f"silhouette, {of}" for of in ("all", "head classes", "tail classes")
+    ]
+    assert [line[0] for line in parting.cells[1:]] == [
+        "repper",
+        "lg-fedavg (averaged after training)",
+    ]
+    assert all(
+        -1 <= float(line[1]) <= 1 and 0 <= float(line[4]) <= 100 for line in parting.cells[1:]
+    )
     text = (tmp_path / "out" / "table.md").read_text()
     assert "(figures/tsne-methods.png)" in text
     assert [line[:2] for line in extra.cells[1:3]] == [["cifar10", "100"], ["cifar10", "1"]]

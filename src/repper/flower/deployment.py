@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from repper.config import OPTIONS
 from repper.errors import RepperError, unknown
-from repper.files import write_atomically
+from repper.files import read_json, write_atomically
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Nothing that we start reports to anybody or looks for updates."""
@@ -196,8 +196,8 @@ class Server:
                 f"{self.home} running?"
             ) from error
         if not answer.get("success", True):
-            reason = answer.get("error-message") or answer.get("error_message") or answer
-            raise RepperError(f"Flower refused: {reason}")
+            said = str(answer.get("error-message", answer)).strip().splitlines()
+            raise RepperError(f"Flower refused: {said[-1]}")
         return answer
 
     def admit(self, name: str, key: Path, say: Say) -> None:
@@ -206,7 +206,10 @@ class Server:
             raise RepperError(f"there is no public key {key}: repper node prints and keeps it")
         if any(site.name == name for site in self.sites(say)):
             raise RepperError(f"there is a site {name!r} already: choose another name, or --revoke")
-        self.flwr("supernode", "register", str(key), "--name", name, say=say)
+        answer = self.flwr("supernode", "register", str(key), "--name", name, say=say)
+        # Flower's own list has no names.
+        names = self._names() | {str(answer["node-id"]): name}
+        write_atomically(self.home / "sites.json", json.dumps(names, indent=2))
 
     def revoke(self, name: str, say: Say) -> None:
         node = [site.node for site in self.sites(say) if site.name == name]
@@ -217,7 +220,13 @@ class Server:
     def sites(self, say: Say) -> list[Admitted]:
         """The sites that are admitted."""
         listed = self.flwr("supernode", "list", say=say)["nodes"]
-        return [Admitted(n["name"] or "", n["node-id"], n["status"]) for n in listed]
+        names = self._names()
+        return [Admitted(names.get(n["node-id"], "?"), n["node-id"], n["status"]) for n in listed]
+
+    def _names(self) -> dict[str, str]:
+        path = self.home / "sites.json"
+        names: dict[str, str] = read_json(path) if path.is_file() else {}
+        return names
 
     def start(self, config: dict[str, Any], say: Say) -> None:
         """Start a run; there is one at a time."""

@@ -166,7 +166,7 @@ class GridEngine(Engine):
             for reply in replies:
                 client = asked.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
-                    reasons[client] = reply.error.reason.strip() or f"error {reply.error.code}"
+                    reasons[client] = str(reply.error.reason).strip() or f"error {reply.error.code}"
                 else:
                     yield client, reply
             if asked and not replies:

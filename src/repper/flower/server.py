@@ -26,7 +26,7 @@ from repper.errors import RepperError
 from repper.experiment import RoundDone, stage1
 from repper.files import read_json, write_atomically
 from repper.flower import wire
-from repper.flower.grid_engine import PAUSE, GridEngine, Patience
+from repper.flower.grid_engine import PATIENT, PAUSE, GridEngine, Patience
 from repper.flower.site import spec_of, travelling
 from repper.params import Params, clone, is_encoder, params_of, select
 from repper.plan import initial_network, resolve_device
@@ -49,7 +49,7 @@ class Federation:
     folder: Path
     sites: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    patience: Patience = Patience()
+    patience: Patience = PATIENT
     resume: bool = False
     overwrite: bool = False
 
@@ -95,7 +95,7 @@ class Sites:
     def _learn(self, node: int, reply: Message) -> str:
         """Take down what a node says; what is wrong with it, if something is."""
         if reply.has_error():
-            return reply.error.reason
+            return str(reply.error.reason)
         if problem := wire.problem_in(reply):
             return problem
         examples = wire.told_in(reply).get("examples")

@@ -37,12 +37,12 @@ from repper.plan import initial_network, resolve_device
 from repper.private import PrivateStore
 
 SETTINGS = "site.toml"
-TRAVELS = tuple(
-    name
-    for name, option in OPTIONS.items()
-    if option.group.startswith("stage")
-    and name not in ("init", "init_clients", "stage1_clients", "head_curve")
-) + ("seed", "image_size", "test_share", "clients")
+_STAGES = [name for name, option in OPTIONS.items() if option.group.startswith("stage")]
+_SERVERS_OWN = ("init", "init_clients", "stage1_clients", "head_curve")
+TRAVELS = (
+    *(name for name in _STAGES if name not in _SERVERS_OWN),
+    "seed", "image_size", "test_share", "clients",
+)  # fmt: skip
 """Settings that a federation decides. No path is among them: a server cannot point a site at other
 files than the site's own choice."""
 CHANNELS, IMAGE_SIZE = 3, 32

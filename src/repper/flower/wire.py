@@ -91,8 +91,8 @@ def said(content: Told, asked: Message) -> Message:
 
 def problem_in(reply: Message) -> str:
     """What kept a client from doing what it was asked, if it says so."""
-    found = reply.content.config_records.get(TOLD, {}).get("problem", "")
-    return str(found)
+    told = reply.content.config_records.get(TOLD)
+    return str(told.get("problem", "")) if told else ""
 
 
 def personal_text(personal: Personal) -> str:
