@@ -196,8 +196,8 @@ class Server:
                 f"{self.home} running?"
             ) from error
         if not answer.get("success", True):
-            said = str(answer.get("error-message", answer)).strip().splitlines()
-            raise RepperError(f"Flower refused: {said[-1]}")
+            lines = str(answer.get("error-message", answer)).strip().splitlines()
+            raise RepperError(f"Flower refused: {lines[-1]}")
         return answer
 
     def admit(self, name: str, key: Path, say: Say) -> None:
