@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tomli_w
 
-from repper.config import OPTIONS, Config, read_config
+from repper.config import OPTIONS, Config
+from repper.config_file import read_config
 from repper.errors import RepperError
 
 

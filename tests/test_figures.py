@@ -4,10 +4,13 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.metrics import silhouette_score
 
 import repper as api
 from repper import figures
+from repper.embedding import _silhouettes, parting_of
 from repper.encoders.encoder import read_encoder
+from repper.evaluate import head_classes, tail_classes
 from repper.params import digest
 from repper.partition import read_partition
 
@@ -67,3 +70,30 @@ def test_newcomers_are_drawn(runs, tmp_path):
 def test_votes_of_a_half_are_right_where_classes_are_apart():
     labels = np.arange(120) % 4
     assert figures._half_votes(np.eye(4)[labels].astype(np.float32), labels) == 100.0
+
+
+def test_features_of_a_good_encoder_part_classes_and_others_do_not(runs, digits_data):
+    found = {name: parting_of(run, digits_data) for name, run in runs.items()}
+    for parting in found.values():
+        assert all(-1 <= value <= 1 for value in parting.silhouette)
+        assert all(0 <= value <= 100 for value in parting.knn)
+    counts, _ = read_partition(runs["repper"].folder / "partition.json", digits_data).counts(
+        digits_data
+    )
+    scores = {s.client: s for s in runs["repper"].scores()}
+    for client, held in enumerate(counts):
+        heads, tails = head_classes(held), tail_classes(held)
+        assert not (heads & tails).any()
+        assert held[heads].min() > np.median(held[held > 0]) > held[tails].max()
+        assert (scores[client].train == held).all()
+
+
+def test_silhouettes_of_groups_are_means_over_their_images():
+    r = np.array([[0.0, 0], [0, 1], [10, 0], [10, 1], [5, 5], [5, 6]])
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    everyone, first, rest = _silhouettes(
+        r, labels, np.array([True, False, False]), np.array([False, True, True])
+    )
+    assert everyone == pytest.approx((first + 2 * rest) / 3)
+    assert everyone == pytest.approx(silhouette_score(r, labels))
+    assert _silhouettes(r[:2], labels[:2], np.array([True])) == (None, None)

@@ -1,8 +1,10 @@
 """The paper's tables as data, and a small table run to the end."""
 
+import base64
 import csv
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -11,8 +13,9 @@ from repper.config import Config
 from repper.errors import RepperError
 from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import Finding, claims_of
-from repper.experiments.experiment import PAPER, SMALL, Experiment, Panel, Preset
+from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
+from repper.report import write_report
 from repper.reproduce import _epochs, estimate, panel_config, reproduce
 from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
 from repper.reproduction import PanelResult, Reproduction
@@ -208,11 +211,12 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     assert ratio > 1
 
 
-def test_figures_are_drawn_and_those_without_data_are_named(tmp_path):
+def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatch):
+    rows = ("repper+linear", "lg-fedavg+finetune")
     experiment = Experiment(
         "figures",
         "Figures",
-        (Panel("digits", {"data": "digits"}, ("repper+linear", "lg-fedavg+finetune")),),
+        (Panel("digits", {"data": "digits"}, rows), Panel("cinic10", {"data": "cinic10"}, rows)),
         {},
         measure="figures",
     )
@@ -236,6 +240,46 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path):
     assert "(figures/tsne-methods.png)" in text
     assert [line[:2] for line in extra.cells[1:3]] == [["cifar10", "100"], ["cifar10", "1"]]
     assert all(line[2].startswith("left out: ") for line in extra.cells[1:])
+    # Read back from its folder it is the same, and its report needs no file beside it.
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setattr("repper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
+    opened = Reproduction.open(tmp_path / "out")
+    assert opened.markdown() == last.reproduction.markdown()
+    assert "cinic10 is neither in" in opened.panels[1].missing
+    write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
+    page = (tmp_path / "page.html").read_text()
+    shown = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)">', page)
+    assert [alt for _, alt in shown] == [caption for caption, _ in opened.figures()]
+    assert (
+        base64.b64decode(shown[0][0])
+        == (tmp_path / "out/figures/accuracy-per-class.png").read_bytes()
+    )
+    assert "How well the features part the classes" in page
+
+
+def test_heads_on_averaged_encoders_are_those_of_the_same_clients(tmp_path):
+    rows = ("lg-fedavg+linear", "lg-fedavg+svm", "repper+linear")
+    experiment = Experiment(
+        "table3",
+        "Heads",
+        (Panel("digits", {"data": "digits"}, rows, {"lg-fedavg+svm": 59.82}),),
+        {},
+        measure="averaged",
+    )
+    *_, last = reproduce(experiment, TINY, tmp_path / "out", how={"engine": "serial"})
+    [extra] = last.reproduction.extras
+    assert [line[0] for line in extra.cells[1:]] == ["lg-fedavg+linear", "lg-fedavg+svm"]
+    assert [line[3] for line in extra.cells[1:]] == ["-", "59.82"]
+    panel = tmp_path / "out" / "panels" / "digits"
+    joined, own = (
+        open_run(panel / f) for f in ("joined/lg-fedavg+svm", "cells/lg-fedavg+svm-seed0")
+    )
+    assert extra.cells[2][1:3] == [f"{run.accuracy['mean']:.2f}" for run in (own, joined)]
+    assert (joined.folder / "partition.json").read_text() == (
+        own.folder / "partition.json"
+    ).read_text()
+    assert joined.result["personalize"] == "svm"
+    assert joined.result["rounds"] == 0
 
 
 def test_orders_and_their_agreement(tmp_path):

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from repper.config import OPTIONS, read_config
+from repper.config import OPTIONS
+from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.options import Option
 

@@ -15,7 +15,8 @@ import tomli_w
 
 from repper import run_folder
 from repper.comparison import CELLS, TABLE, Comparison, Row
-from repper.config import OPTIONS, Config, read_config
+from repper.config import OPTIONS, Config
+from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError, unknown
 from repper.experiment import Event, execute

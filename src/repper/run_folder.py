@@ -18,7 +18,8 @@ import pyarrow
 import tomli_w
 from pyarrow import parquet
 
-from repper.config import Config, read_config
+from repper.config import Config
+from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, save_encoder
 from repper.engines.engine import Personal

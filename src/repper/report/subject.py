@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repper.comparison import CELLS, TABLE, Comparison, Row
-from repper.config import OPTIONS, Config, read_config
+from repper.config import OPTIONS, Config
+from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.grid import SETTINGS as COMPARISON
 from repper.reproduction import SETTINGS as REPRODUCTION
