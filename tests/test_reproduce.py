@@ -245,7 +245,7 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     monkeypatch.setattr("repper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
     opened = Reproduction.open(tmp_path / "out")
     assert opened.markdown() == last.reproduction.markdown()
-    assert "cinic10 is neither in" in opened.panels[1].missing
+    assert opened.panels[1].missing == "no images of cinic10 could be loaded"
     write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
     page = (tmp_path / "page.html").read_text()
     shown = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)">', page)

@@ -87,7 +87,7 @@ def reproduce(
                 data = loaded.data_of(config)
             except RepperError as error:
                 yield PanelMissing(panel, str(error))
-                results.append(PanelResult(panel, None, str(error)))
+                results.append(PanelResult(panel, None, _without(config)))
                 continue
             for event in compare(config, _rows(panel), seeds, data, resume=True):
                 if isinstance(event, CellStarted):
@@ -120,6 +120,11 @@ def reproduce(
         found = Reproduction(folder, experiment, preset, seeds, tuple(results), tuple(extras))
         found.write()
         yield Reproduced(found)
+
+
+def _without(config: Config) -> str:
+    """Why a panel is left out, in words that name no folder of this machine."""
+    return f"no images of {config.data} could be loaded"
 
 
 def _missing(results: Sequence[PanelResult], panel: Panel) -> bool:
@@ -220,8 +225,8 @@ def _draw_holdings(config: Config, folder: Path) -> Extra:
     for name, alpha in BUBBLES:
         try:
             data = loaded.data_of(replace(config, data=name))
-        except RepperError as error:
-            drawn = f"left out: {error}"
+        except RepperError:
+            drawn = f"left out: {_without(replace(config, data=name))}"
         else:
             drawn = figures.holdings(folder, data, alpha, config.clients, config.seed).name
         cells.append([name, f"{alpha:g}", drawn])
