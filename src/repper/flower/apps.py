@@ -70,8 +70,9 @@ def main(grid: Grid, context: Context) -> None:
         else:
             _simulate(grid, config, given)
     except RepperError as error:
+        # An exit would take the log with it; Flower sends it on only after an exception.
         _tell("error", text=str(error))
-        raise SystemExit(2) from error
+        raise
 
 
 def _federation(given: Mapping[str, Any], config: Config) -> Federation:
