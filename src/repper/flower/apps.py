@@ -30,6 +30,7 @@ from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
 from repper.methods.method import keeps_own
+from repper.params import Params
 from repper.plan import plan
 
 PREFIX = "repper "
@@ -69,8 +70,9 @@ def main(grid: Grid, context: Context) -> None:
         else:
             _simulate(grid, config, given)
     except RepperError as error:
+        # An exit would take the log with it; Flower sends it on only after an exception.
         _tell("error", text=str(error))
-        raise SystemExit(2) from error
+        raise
 
 
 def _federation(given: Mapping[str, Any], config: Config) -> Federation:
@@ -86,24 +88,36 @@ def _federation(given: Mapping[str, Any], config: Config) -> Federation:
     )
 
 
-def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
-    """The whole of `repper run`, with the nodes of a simulation as its clients."""
+class _Nodes(GridEngine):
+    """The nodes of a simulation: any of them can be any client, so two are enough."""
 
-    def engine(task: Task, data: Dataset, workers: int) -> GridEngine:
-        names = [f"client {n}" for n in range(config.clients + 1)]
+    def __init__(self, grid: Grid, task: Task, data: Dataset) -> None:
+        names = [f"client {n}" for n in range(task.partition.clients + 1)]
 
         def nodes() -> dict[int, int]:
             here = sorted(grid.get_node_ids())
             return {c: here[c % len(here)] for c in range(len(names))} if here else {}
 
-        return GridEngine(grid, nodes, {}, names=names)
+        super().__init__(grid, nodes, {}, names=names)
+        self._probes = Clients.of(task, data)
+
+    def probe(self, shared: Params) -> float | None:
+        self._probes.receive(shared)
+        return self._probes.probe()
+
+
+def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
+    """The whole of `repper run`, with the nodes of a simulation as its clients."""
+
+    def engine(task: Task, data: Dataset, workers: int) -> GridEngine:
+        return _Nodes(grid, task, data)
 
     resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
     for event in execute(config, resume=resume, overwrite=overwrite, engine=engine):
         if isinstance(event, RoundDone):
             _tell("round", **event.record)
         elif isinstance(event, Finished):
-            _tell("over", **event.run.result)
+            _tell("over", **event.run.result, folder=str(event.run.folder.absolute()))
 
 
 @lru_cache(maxsize=1)
