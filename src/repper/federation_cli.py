@@ -34,7 +34,10 @@ FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name not in NOT_HERE)
 def add_commands(add: Callable[..., Parser]) -> None:
     serve = add("serve", "run the server of a federation over machines, on Flower", _serve)
     serve.add_argument("home", metavar="HOME", help="folder of the server's keys and settings")
-    serve.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
+    serve.add_argument(
+        "--host", default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, for a proxy; docs/deploy.md says why)",
+    )  # fmt: skip
     serve.add_argument("--port", default="8000", help="port to listen on (default: 8000)")
     serve.add_argument(
         "--name", action="append", default=[], metavar="NAME",
@@ -105,6 +108,11 @@ def _serve(options: argparse.Namespace) -> int:
             print(f"{site.name:30} {site.status}")
     else:
         server.prepare(options.host, _port(options.port), options.name)
+        if options.host not in ("127.0.0.1", "::1", "localhost"):
+            _say(
+                f"Careful: whoever can reach {options.host}:{options.port} can start any program on "
+                f"this server and at every site. docs/deploy.md shows how to let sites in only."
+            )
         print(f"Give this file to every site: {server.home / 'ca.crt'}")
         _become(server.command(), server.environment)
     return 0
@@ -189,7 +197,7 @@ def _run_config(
         "federation": "sites", "sites": ",".join(sites), "classes": options.classes,
         "round-timeout": timeout, "min-cohort": int(least), "resume": options.resume,
         "overwrite": options.overwrite, "out": str(Path(str(config.out)).absolute()),
-    }  # fmt: skip
+    } | ({"init": str(Path(config.init).absolute())} if config.init else {})  # fmt: skip
 
 
 def _number(text: str, flag: str) -> float:

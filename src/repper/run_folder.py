@@ -241,6 +241,10 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not (folder / RESULT).is_file():
         return None
     result = read_json(folder / RESULT)
+    if isinstance(result, dict) and "sites" in result:
+        raise RepperError(
+            f"{folder} is that of a federation's server: heads and scores are at the sites"
+        )
     if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
         raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
     return result

@@ -125,10 +125,6 @@ class Server:
     home: Path
 
     @property
-    def address(self) -> str:
-        return str(self._settings["address"])
-
-    @property
     def _settings(self) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads((self.home / "server.json").read_text())
@@ -141,21 +137,22 @@ class Server:
     def prepare(self, host: str, port: int, names: Sequence[str]) -> None:
         """Make what is missing. Names that the certificate lacks are refused."""
         self.home.mkdir(parents=True, exist_ok=True)
-        known = ["127.0.0.1", "localhost", *names]
+        # All addresses, or one: who runs commands on this machine must reach it by a certain one.
+        own = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+        known = ["127.0.0.1", "localhost", own, *names]
         if not (self.home / CA).is_file():
             make_certificates(self.home, list(dict.fromkeys(reversed(known))))
         certificate = x509.load_pem_x509_certificate((self.home / CERTIFICATE).read_bytes())
         names_in = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         held = {str(name.value) for name in names_in.value}
-        if lacking := [name for name in names if name not in held]:
+        if lacking := [name for name in (own, *names) if name not in held]:
             raise RepperError(
                 f"the certificate in {self.home} is not for {lacking[0]}: remove {CA}, "
                 f"{CERTIFICATE} and {KEY} there to make new ones, and give {CA} to all sites again"
             )
-        # Who runs commands on this machine reaches the server by its loopback address.
-        settings = {"host": host, "port": port, "address": f"127.0.0.1:{port}"}
+        settings = {"host": host, "port": port}
         write_atomically(self.home / "server.json", json.dumps(settings))
-        link = {"address": f"127.0.0.1:{port}", "root-certificates": str(self.home / CA)}
+        link = {"address": f"{own}:{port}", "root-certificates": str(self.home / CA)}
         content = {"superlink": {"default": LINK, LINK: link}}
         (self.home / "flwr").mkdir(exist_ok=True)
         write_atomically(self.home / "flwr" / "config.toml", tomli_w.dumps(content))
@@ -221,7 +218,11 @@ class Server:
         """The sites that are admitted."""
         listed = self.flwr("supernode", "list", say=say)["nodes"]
         names = self._names()
-        return [Admitted(names.get(n["node-id"], "?"), n["node-id"], n["status"]) for n in listed]
+        return [
+            Admitted(names.get(n["node-id"], "?"), n["node-id"], n["status"])
+            for n in listed
+            if n["status"] != "unregistered"
+        ]
 
     def _names(self) -> dict[str, str]:
         path = self.home / "sites.json"
