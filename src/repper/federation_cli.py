@@ -110,8 +110,8 @@ def _serve(options: argparse.Namespace) -> int:
         server.prepare(options.host, _port(options.port), options.name)
         if options.host not in ("127.0.0.1", "::1", "localhost"):
             _say(
-                f"Careful: whoever can reach {options.host}:{options.port} can start any program on "
-                f"this server and at every site. docs/deploy.md shows how to let sites in only."
+                f"Careful: whoever can reach {options.host}:{options.port} can start any program "
+                f"on this server and at every site. docs/deploy.md shows how to let in sites only."
             )
         print(f"Give this file to every site: {server.home / 'ca.crt'}")
         _become(server.command(), server.environment)
