@@ -25,7 +25,7 @@ from repper.engines.client import Clients, Task
 from repper.errors import RepperError
 from repper.experiment import Finished, RoundDone, execute
 from repper.flower import wire
-from repper.flower.grid_engine import GridEngine, Patience
+from repper.flower.grid_engine import GridEngine, Patience, Place
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
@@ -92,9 +92,9 @@ def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
     def engine(task: Task, data: Dataset, workers: int) -> GridEngine:
         names = [f"client {n}" for n in range(config.clients + 1)]
 
-        def nodes() -> dict[int, int]:
+        def nodes() -> dict[int, Place]:
             here = sorted(grid.get_node_ids())
-            return {c: here[c % len(here)] for c in range(len(names))} if here else {}
+            return {c: Place(here[c % len(here)]) for c in range(len(names))} if here else {}
 
         return GridEngine(grid, nodes, {}, names=names)
 
@@ -145,7 +145,7 @@ def fit(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
     clients = part.clients if part else _clients(context)
     if part:
-        part.check_kept(told["last"])
+        part.go_back_to(told["last"])
     return fitted(clients, message)
 
 
@@ -155,7 +155,7 @@ def personalize(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
     if part is None:
         return personalized(_clients(context), message)
-    part.check_kept(told["last"])
+    part.go_back_to(told["last"])
     one = part.personalize(wire.shared_in(message), told["round"])
     if not part.site.share_scores:
         return wire.said({"done": True}, message)

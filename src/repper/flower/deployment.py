@@ -29,8 +29,12 @@ from repper.config import OPTIONS
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""Nothing that we start reports to anybody or looks for updates."""
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Nothing that we start reports to anybody, looks for updates or installs anything."""
 LINK = "repper"
 """What Flower calls our server in its configuration."""
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
@@ -196,8 +200,8 @@ class Server:
                 f"{self.home} running?"
             ) from error
         if not answer.get("success", True):
-            said = str(answer.get("error-message", answer)).strip().splitlines()
-            raise RepperError(f"Flower refused: {said[-1]}")
+            lines = str(answer.get("error-message", answer)).strip().splitlines()
+            raise RepperError(f"Flower refused: {lines[-1]}")
         return answer
 
     def admit(self, name: str, key: Path, say: Say) -> None:
