@@ -18,8 +18,8 @@ from repper.federate import check
 from repper.flower import wire
 from repper.params import Params
 
-PAUSE = 0.1
-"""Seconds between two looks for answers."""
+PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two looks for answers: the longer they take, the rarer."""
 LOOK = 2.0
 """Seconds between two looks for nodes that have gone, come, or come back."""
 AT_ONCE = 64
@@ -133,7 +133,8 @@ class GridEngine(Engine):
         )
         waiting = dict.fromkeys(clients, "it is not connected")
         bad, hopeless = set[int](), dict[int, str]()
-        end, look = time.monotonic() + patience.seconds, 0.0
+        began, look = time.monotonic(), 0.0
+        end = began + patience.seconds
         while waiting:
             now = time.monotonic()
             if now >= look:
@@ -172,7 +173,7 @@ class GridEngine(Engine):
                     self._note(f"waiting for {self._names[client]}: {why}")
                 end = now + patience.seconds
             if waiting:
-                time.sleep(PAUSE)
+                time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / 20))
         late = f"no answer within {patience.seconds:g} s: "
         yield from (Absent(client, late + why) for client, why in waiting.items())
         yield from (Absent(client, why) for client, why in hopeless.items())
