@@ -91,6 +91,8 @@ def _serve(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "flower", "repper serve") from error
     server = Server(Path(options.home).absolute())
+    if options.admit or options.revoke or options.list:
+        server.check()
     if options.admit:
         name, equals, key = options.admit.partition("=")
         if not equals or not name:
@@ -167,7 +169,9 @@ def _federate(options: argparse.Namespace) -> int:
         config = Config(**given)
         if config.out is None:
             raise RepperError("a federation needs a folder to write to: give --out")
-        server.start(_run_config(options, config, given), _say)
+        content = _run_config(options, config, given)
+        server.check()
+        server.start(content, _say)
     return _watch(server, options)
 
 

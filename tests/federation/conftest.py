@@ -170,7 +170,7 @@ class Federation:
     def add(self, name: str, images: Path, *flags: str) -> Node:
         self.nodes[name] = node = Node(self, name, images, *flags)
         node.admit()
-        node.start()
+        node.start().says("SuperNode ID")
         return node
 
     def federate(self, out: Path, *arguments: object, sites: tuple[str, ...] = SITES) -> Process:

@@ -129,11 +129,8 @@ class Server:
     home: Path
 
     @property
-    def address(self) -> str:
-        return str(self._settings["address"])
-
-    @property
-    def _settings(self) -> dict[str, Any]:
+    def listens(self) -> dict[str, Any]:
+        """Its host and port; a folder that is no server's home is refused."""
         try:
             found: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         except (OSError, ValueError) as error:
@@ -141,6 +138,10 @@ class Server:
                 f"{self.home} is not the home of a server: begin with repper serve {self.home}"
             ) from error
         return found
+
+    def check(self) -> None:
+        """Refuse a folder that is no server's home."""
+        _ = self.listens
 
     def prepare(self, host: str, port: int, names: Sequence[str]) -> None:
         """Make what is missing. Names that the certificate lacks are refused."""
@@ -157,7 +158,7 @@ class Server:
                 f"{CERTIFICATE} and {KEY} there to make new ones, and give {CA} to all sites again"
             )
         # Who runs commands on this machine reaches the server by its loopback address.
-        settings = {"host": host, "port": port, "address": f"127.0.0.1:{port}"}
+        settings = {"host": host, "port": port}
         write_atomically(self.home / "server.json", json.dumps(settings))
         link = {"address": f"127.0.0.1:{port}", "root-certificates": str(self.home / CA)}
         content = {"superlink": {"default": LINK, LINK: link}}
@@ -167,10 +168,10 @@ class Server:
 
     def command(self) -> list[str]:
         """Flower's server, for as long as it runs: TLS and node keys on, and nothing installed."""
-        settings = self._settings
+        listens = self.listens
         return [
             program("flower-superlink"),
-            "--host", settings["host"], "--port", str(settings["port"]),
+            "--host", listens["host"], "--port", str(listens["port"]),
             "--ssl-certfile", str(self.home / CERTIFICATE),
             "--ssl-keyfile", str(self.home / KEY),
             "--ssl-ca-certfile", str(self.home / CA),
@@ -237,7 +238,8 @@ class Server:
         if (running := self._current(say)) is not None:
             raise RepperError(
                 f"a federation is running already (Flower's run {running}): watch it with "
-                f"--attach, or stop it with --stop"
+                f"--attach, or stop it with --stop (a server that was killed gives it up by "
+                f"itself within a minute)"
             )
         path = self.home / "run.toml"
         write_atomically(path, tomli_w.dumps(config))
