@@ -462,16 +462,14 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders):
         ({"method": "central"}, "needs all images in one place"),
         ({"method": "fedavg"}, "name them with --classes"),
         ({"evaluate_every": 1}, "--evaluate-every needs scores of sites"),
+        ({"participation": 0.5}, "--min-cohort must be 1 to 1, the sites of a round, got 2"),
     ],
 )
 def test_what_a_federation_cannot_do_is_said_before_anything_is_written(tmp_path, changes, why):
     config, classes = replace(CONFIG, **changes), () if "method" in changes else CLASSES
+    federation = Federation(config, tmp_path / "run", (), classes, Patience(9, 2))
     with pytest.raises(RepperError, match=why):
-        run_federation(
-            Federation(config, tmp_path / "run", classes=classes),
-            Nodes(),
-            lambda kind, **event: None,
-        )
+        run_federation(federation, Nodes(), lambda kind, **event: None)
     assert not (tmp_path / "run").exists()
 
 

@@ -58,7 +58,7 @@ def test_sites_learn_what_one_machine_learns_and_keep_what_is_theirs(
 
     sent = (north.tricks / "sent").read_bytes()
     network = spec.build()
-    load_params(network, encoder)
+    load_params(network, {n.removeprefix("encoder."): t for n, t in encoder.items()})
     with torch.no_grad(), one_thread():
         pixels = [np.asarray(Image.open(p)).transpose(2, 0, 1) for p in north.images.glob("*/*")]
         features = network.eval()(normalize(torch.from_numpy(np.stack(pixels)))).numpy()

@@ -28,11 +28,10 @@ from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
 from repper.flower.site import spec_of, travelling
+from repper.methods.schedule import cohort_size
 from repper.params import Params, clone, is_encoder, params_of, select
 from repper.plan import initial_network, resolve_device
 from repper.run_folder import Checkpoint, digest_of_all
-
-ROSTER = "sites.json"
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=federation.overwrite)
         begun = (folder / run_folder.CONFIG).is_file()
-        roster: dict[str, Any] = read_json(folder / ROSTER) if begun else {}
+        roster: dict[str, Any] = read_json(folder / run_folder.SITES) if begun else {}
         run = roster.get("run") or secrets.token_hex(16)
         asked = {
             "settings": travelling(config), "run": run, "classes": "\n".join(federation.classes),
@@ -183,7 +182,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         if not begun:
             members = _gather(sites, federation, tell)
             roster = {"run": run, "sites": members}
-            write_atomically(folder / ROSTER, json.dumps(roster, indent=2))
+            write_atomically(folder / run_folder.SITES, json.dumps(roster, indent=2))
             write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
             write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
         members = [(name, examples) for name, examples in roster["sites"]]
@@ -220,8 +219,9 @@ def _check(federation: Federation, *, needs_classes: bool) -> None:
                 f"give: leave it out"
             )
     least = federation.patience.least
-    if least is not None and not 1 <= least <= config.clients:
-        raise RepperError(f"--min-cohort must be 1 to {config.clients}, got {least}")
+    most = cohort_size(config.clients, config.build_schedule().participation)
+    if least is not None and not 1 <= least <= most:
+        raise RepperError(f"--min-cohort must be 1 to {most}, the sites of a round, got {least}")
 
 
 def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str, int]]:
