@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 import repper as api
+from conftest import last_json
 from repper.config import Config
 from repper.datasets import load
 from repper.engines.engine import Absent, Personal, Update
@@ -541,16 +542,16 @@ def test_the_settings_of_a_run_are_read_back():
         apps.config_in({"colour": "red"})
 
 
-def test_flower_simulation_is_the_serial_run(tmp_path):
+def test_flower_simulation_is_the_serial_run(repper):
     """A method that keeps parameters at the clients, in Ray's processes."""
-    settings = {
-        "clients": 4, "rounds": 2, "epochs": 1, "width": 0.25, "participation": 0.5,
-        "method": "fedrep", "personalize": "keep",
-    }  # fmt: skip
+    settings = (
+        "run", "--data", "digits", "--clients", 4, "--rounds", 2, "--epochs", 1, "--width", 0.25,
+        "--participation", 0.5, "--method", "fedrep", "--personalize", "keep", "--workers", 2,
+        "--json",
+    )  # fmt: skip
     serial, flower = (
-        api.run("digits", engine=engine, workers=2, out=tmp_path / engine, **settings).result
+        last_json(repper(*settings, "--engine", engine, "--out", engine))
         for engine in ("serial", "flower")
     )
-    assert flower["encoder_digest"] == serial["encoder_digest"]
-    assert flower["heads_digest"] == serial["heads_digest"]
-    assert flower["accuracy"] == serial["accuracy"]
+    for name in ("encoder_digest", "heads_digest", "accuracy"):
+        assert flower[name] == serial[name]
