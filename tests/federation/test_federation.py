@@ -24,7 +24,7 @@ from repper.flower.site import Site
 from repper.params import digest, load_params
 from repper.private import PrivateStore
 
-from .conftest import CLASSES, SITES, Federation, Process, command, result, until
+from .conftest import CLASSES, Federation, Process, command, result, until
 
 LINEAR = ("--rounds", 2, "--personalize", "linear")
 FEDREP = ("--method", "fedrep", "--rounds", 2, "--personalize", "keep")
@@ -97,27 +97,20 @@ def test_a_site_that_joins_late_dies_in_a_round_and_comes_back(federation, sites
 
 def test_the_server_is_killed_and_the_federation_resumed(federation, sites, serial, tmp_path):
     """Also: an interruption ends the watching only, `--attach` takes it up again, `--stop`."""
-    run, watch = tmp_path / "run", "--attach"
+    home, run, south = federation.home, tmp_path / "run", sites["south"]
     first = federation.federate(run, *FEDREP, "--classes", CLASSES)
     first.says("round 1/2")
+    south.spoil("hang")
     os.kill(first.process.pid, signal.SIGINT)
     assert first.end() == 130
     assert "the federation goes on" in first.said()
-    again = Process(command("federate", federation.home, watch), federation.folder / "attach.log")
+    again = Process(command("federate", home, "--attach"), federation.folder / "attach.log")
     again.says("round 1/2")
-    assert (
-        "running already"
-        in federation.repper(
-            "federate",
-            federation.home,
-            "--sites",
-            ",".join(SITES),
-            "--out",
-            tmp_path / "other",
-            code=2,
-        ).stderr
-    )
+    second = federation.repper("federate", home, "--out", tmp_path / "other", code=2)
+    assert "a federation is running already" in second.stderr
+    south.hangs()
     federation.server.kill_alone()
+    south.behave()
     assert again.end() == 2
     assert "--resume goes on" in again.said()
     federation.serve()
@@ -130,7 +123,7 @@ def test_the_server_is_killed_and_the_federation_resumed(federation, sites, seri
 
     assert done["encoder_digest"] == serial(*FEDREP)["encoder_digest"]
     assert done["rounds_without"] == {}
-    over = federation.repper("federate", federation.home, watch, "--json")
+    over = federation.repper("federate", home, "--attach", "--json")
     assert json.loads(over.stdout.splitlines()[-1])["encoder_digest"] == done["encoder_digest"]
 
 
