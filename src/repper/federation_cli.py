@@ -66,11 +66,11 @@ def add_commands(add: Callable[..., Parser]) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
-        help="seconds after which sites that have not answered are asked again (default: never)",
+        help="seconds after which it is said which sites of a round are waited for (default: never)",
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
-        help="go on without the others when N have answered by then (default: repeat until all do)",
+        help="go on without the others if N have answered by then (default: wait until all have)",
     )  # fmt: skip
     federate.add_argument("--attach", action="store_true", help="watch the federation that runs")
     federate.add_argument("--stop", action="store_true", help="stop the federation that runs")
