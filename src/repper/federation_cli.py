@@ -66,7 +66,7 @@ def add_commands(add: Callable[..., Parser]) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
-        help="seconds after which it is said which sites of a round are waited for (default: never)",
+        help="seconds after which it is said who is waited for in a round (default: never)",
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
