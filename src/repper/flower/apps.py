@@ -7,6 +7,7 @@ of sites, whose images lie at the sites. `federation` in the run's configuration
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -34,6 +35,8 @@ from repper.plan import plan
 
 PREFIX = "repper "
 """What a line begins with that `repper federate` reads from the log."""
+LAST_WORDS = 3.0
+"""Seconds in which the last line of the log gets to those who watch."""
 OWN = ("federation", "sites", "classes", "round-timeout", "min-cohort", "resume", "overwrite")
 """Keys of a run's configuration that are no settings of `repper run`."""
 
@@ -71,6 +74,9 @@ def main(grid: Grid, context: Context) -> None:
     except RepperError as error:
         _tell("error", text=str(error))
         raise SystemExit(2) from error
+    finally:
+        # Flower takes the log away a little later, and what it has not taken by our end is lost.
+        time.sleep(LAST_WORDS)
 
 
 def _federation(given: Mapping[str, Any], config: Config) -> Federation:
