@@ -164,15 +164,15 @@ def test_bad_answers_are_refused_and_named(federation, sites, tmp_path):
     assert [record["cohort"] for record in log] == [[0]] * 3
 
 
-def test_one_bad_answer_is_asked_for_again_and_two_end_the_federation(
-    federation, sites, serial, tmp_path
-):
-    south = sites["south"]
-    south.spoil("nan")
-    done = result(federation.federate(tmp_path / "once", *LINEAR))
+def test_one_bad_answer_is_asked_for_again(federation, sites, serial, tmp_path):
+    sites["south"].spoil("nan")
+    done = result(federation.federate(tmp_path / "run", *LINEAR))
     assert done["encoder_digest"] == serial(*LINEAR)["encoder_digest"]
-    south.spoil("count", "count")
-    watching = federation.federate(tmp_path / "twice", *LINEAR)
+
+
+def test_two_bad_answers_end_the_federation(federation, sites, tmp_path):
+    sites["south"].spoil("count", "count")
+    watching = federation.federate(tmp_path / "run", *LINEAR)
     assert watching.end() == 2
     assert "too few good answers: south, asked twice: it counts" in watching.said()
 
