@@ -35,7 +35,7 @@ from repper.plan import plan
 
 PREFIX = "repper "
 """What a line begins with that `repper federate` reads from the log."""
-LAST_WORDS = 3.0
+LAST_WORDS = 1.0
 """Seconds in which the last line of the log gets to those who watch."""
 OWN = ("federation", "sites", "classes", "round-timeout", "min-cohort", "resume", "overwrite")
 """Keys of a run's configuration that are no settings of `repper run`."""
@@ -73,7 +73,7 @@ def main(grid: Grid, context: Context) -> None:
             _simulate(grid, config, given)
     except RepperError as error:
         _tell("error", text=str(error))
-        raise SystemExit(2) from error
+        raise
     finally:
         # Flower takes the log away a little later, and what it has not taken by our end is lost.
         time.sleep(LAST_WORDS)
