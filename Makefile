@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer, and the paper's six rows of baselines.
 DEMO := repper+linear,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-federation lint bench clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -26,6 +26,10 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# A server and its sites as processes, with faults: some minutes, one after the other.
+test-federation: setup
+	$(BIN)/pytest tests/federation
 
 # On a machine that has nothing else to do.
 bench: setup

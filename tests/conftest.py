@@ -21,6 +21,12 @@ from repper.plan import initial_network
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave federations of processes to `make test-federation`, which names their folder."""
+    asked = any("federation" in argument for argument in config.args)
+    return True if collection_path.name == "federation" and not asked else None
+
+
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
     return load("digits")

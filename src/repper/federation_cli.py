@@ -69,11 +69,11 @@ def add_commands(add: Callable[..., Parser]) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
-        help="seconds after which sites that have not answered are asked again (default: never)",
+        help="seconds after which it is said who is waited for in a round (default: never)",
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
-        help="go on without the others when N have answered by then (default: repeat until all do)",
+        help="go on without the others if N have answered by then (default: wait until all have)",
     )  # fmt: skip
     federate.add_argument("--attach", action="store_true", help="watch the federation that runs")
     federate.add_argument("--stop", action="store_true", help="stop the federation that runs")
@@ -94,6 +94,8 @@ def _serve(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "flower", "repper serve") from error
     server = Server(Path(options.home).absolute())
+    if options.admit or options.revoke or options.list:
+        server.check()
     if options.admit:
         name, equals, key = options.admit.partition("=")
         if not equals or not name:
@@ -175,7 +177,9 @@ def _federate(options: argparse.Namespace) -> int:
         config = Config(**given)
         if config.out is None:
             raise RepperError("a federation needs a folder to write to: give --out")
-        server.start(_run_config(options, config, given), _say)
+        content = _run_config(options, config, given)
+        server.check()
+        server.start(content, _say)
     return _watch(server, options)
 
 

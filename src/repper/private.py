@@ -76,6 +76,11 @@ class PrivateStore:
         for old in [] if keep_all else before[1:]:
             self.path(client, old).unlink(missing_ok=True)
 
+    def forget_after(self, client: int, number: int) -> None:
+        """Drop what the client kept after round `number`: rounds that went on without it."""
+        for later in [n for n in self._rounds(client) if n > number]:
+            self.path(client, later).unlink(missing_ok=True)
+
     def path(self, client: int, number: int) -> Path:
         return self.folder / str(client) / f"{number}.safetensors"
 

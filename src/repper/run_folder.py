@@ -41,6 +41,7 @@ CHOSEN = Path("checkpoint") / "chosen.safetensors"
 ENCODER = "encoder.safetensors"
 HEADS = "heads"
 PRIVATE = "private"
+SITES = "sites.json"
 SCORES = "clients.parquet"
 CURVES = "curves.parquet"
 RESULT = "result.json"
@@ -49,7 +50,7 @@ LOCK = ".lock"
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
 RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
-BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, LOCK}
+BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, BOARD}
 
 

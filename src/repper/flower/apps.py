@@ -7,6 +7,7 @@ of sites, whose images lie at the sites. `federation` in the run's configuration
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -25,7 +26,7 @@ from repper.engines.client import Clients, Task
 from repper.errors import RepperError
 from repper.experiment import Finished, RoundDone, execute
 from repper.flower import wire
-from repper.flower.grid_engine import GridEngine, Patience
+from repper.flower.grid_engine import GridEngine, Patience, Place
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
@@ -35,6 +36,8 @@ from repper.plan import plan
 
 PREFIX = "repper "
 """What a line begins with that `repper federate` reads from the log."""
+LAST_WORDS = 1.0
+"""Seconds in which the last line of the log gets to those who watch."""
 OWN = ("federation", "sites", "classes", "round-timeout", "min-cohort", "resume", "overwrite")
 """Keys of a run's configuration that are no settings of `repper run`."""
 
@@ -73,6 +76,9 @@ def main(grid: Grid, context: Context) -> None:
         # An exit would take the log with it; Flower sends it on only after an exception.
         _tell("error", text=str(error))
         raise
+    finally:
+        # Flower takes the log away a little later, and what it has not taken by our end is lost.
+        time.sleep(LAST_WORDS)
 
 
 def _federation(given: Mapping[str, Any], config: Config) -> Federation:
@@ -94,9 +100,9 @@ class _Nodes(GridEngine):
     def __init__(self, grid: Grid, task: Task, data: Dataset) -> None:
         names = [f"client {n}" for n in range(task.partition.clients + 1)]
 
-        def nodes() -> dict[int, int]:
+        def nodes() -> dict[int, Place]:
             here = sorted(grid.get_node_ids())
-            return {c: here[c % len(here)] for c in range(len(names))} if here else {}
+            return {c: Place(here[c % len(here)]) for c in range(len(names))} if here else {}
 
         super().__init__(grid, nodes, {}, names=names)
         self._probes = Clients.of(task, data)
@@ -159,7 +165,7 @@ def fit(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
     clients = part.clients if part else _clients(context)
     if part:
-        part.check_kept(told["last"])
+        part.go_back_to(told["last"])
     return fitted(clients, message)
 
 
@@ -169,7 +175,7 @@ def personalize(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
     if part is None:
         return personalized(_clients(context), message)
-    part.check_kept(told["last"])
+    part.go_back_to(told["last"])
     one = part.personalize(wire.shared_in(message), told["round"])
     if not part.site.share_scores:
         return wire.said({"done": True}, message)

@@ -29,8 +29,12 @@ from repper.config import OPTIONS
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""Nothing that we start reports to anybody or looks for updates."""
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Nothing that we start reports to anybody, looks for updates or installs anything."""
 LINK = "repper"
 """What Flower calls our server in its configuration."""
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
@@ -125,7 +129,8 @@ class Server:
     home: Path
 
     @property
-    def _settings(self) -> dict[str, Any]:
+    def listens(self) -> dict[str, Any]:
+        """Its host and port; a folder that is no server's home is refused."""
         try:
             found: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         except (OSError, ValueError) as error:
@@ -133,6 +138,10 @@ class Server:
                 f"{self.home} is not the home of a server: begin with repper serve {self.home}"
             ) from error
         return found
+
+    def check(self) -> None:
+        """Refuse a folder that is no server's home."""
+        _ = self.listens
 
     def prepare(self, host: str, port: int, names: Sequence[str]) -> None:
         """Make what is missing. Names that the certificate lacks are refused."""
@@ -160,10 +169,10 @@ class Server:
 
     def command(self) -> list[str]:
         """Flower's server, for as long as it runs: TLS and node keys on, and nothing installed."""
-        settings = self._settings
+        listens = self.listens
         return [
             program("flower-superlink"),
-            "--host", settings["host"], "--port", str(settings["port"]),
+            "--host", listens["host"], "--port", str(listens["port"]),
             "--ssl-certfile", str(self.home / CERTIFICATE),
             "--ssl-keyfile", str(self.home / KEY),
             "--ssl-ca-certfile", str(self.home / CA),
@@ -234,7 +243,8 @@ class Server:
         if (running := self._current(say)) is not None:
             raise RepperError(
                 f"a federation is running already (Flower's run {running}): watch it with "
-                f"--attach, or stop it with --stop"
+                f"--attach, or stop it with --stop (a server that was killed gives it up by "
+                f"itself within a minute)"
             )
         path = self.home / "run.toml"
         write_atomically(path, tomli_w.dumps(config))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
 
 from repper.engines.engine import Absent, Engine, Personal, Update
@@ -18,20 +18,31 @@ from repper.federate import check
 from repper.flower import wire
 from repper.params import Params
 
-PAUSE = 0.1
-"""Seconds between two looks for answers."""
+PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two looks for answers: the longer they take, the rarer."""
+LOOK = 2.0
+"""Seconds between two looks for nodes that have gone, come, or come back."""
 AT_ONCE = 64
 """Messages in one request to Flower."""
+AWAY = (3, 4, 5, 8)
+"""Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
 
 Answer = TypeVar("Answer")
+
+
+class Place(NamedTuple):
+    """A node that can be asked. One that comes back is another place: its questions are lost."""
+
+    node: int
+    since: str = ""
 
 
 @dataclass(frozen=True)
 class Patience:
     """What to do about clients that give no good answer within `seconds`.
 
-    They are asked again, as often as it takes. With `least`, a round goes on without them once so
-    many have answered.
+    They are waited for, as long as it takes, and asked again when they come back. With `least`, a
+    round goes on without them after that time if so many have answered.
     """
 
     seconds: float = inf
@@ -44,14 +55,14 @@ PATIENT = Patience()
 class GridEngine(Engine):
     """Asks nodes to do what the clients of an engine do.
 
-    `nodes` gives the node of every client that can be asked now, `settings` go with every question,
-    and `tell` hears of those that must be asked again.
+    `nodes` gives the place of every client that can be asked now, `settings` go with every
+    question, and `tell` hears of those that are waited for.
     """
 
     def __init__(
         self,
         grid: Grid,
-        nodes: Callable[[], Mapping[int, int]],
+        nodes: Callable[[], Mapping[int, Place]],
         settings: wire.Told,
         *,
         names: Sequence[str],
@@ -93,9 +104,9 @@ class GridEngine(Engine):
             if isinstance(answer, Personal):
                 yield answer
 
-    def told_to(self, client: int) -> wire.Told:
+    def told_to(self, clients: Sequence[int]) -> Mapping[int, wire.Told]:
         """What a question says to one client only."""
-        return {"client": client}
+        return {client: {"client": client} for client in clients}
 
     def probe(self, shared: Params) -> float | None:
         return None
@@ -109,65 +120,96 @@ class GridEngine(Engine):
         read: Callable[[Message, int], Answer],
         patience: Patience,
     ) -> Iterator[Answer | Absent]:
-        """Ask each client until it has given a good answer, or can be done without."""
-        waiting, refused = list(clients), set[int]()
+        """Ask each client until it has given a good answer, or can be done without.
+
+        A bad answer is asked for once more: one that is bad again would be so for ever.
+        """
+        own = self.told_to(clients)
+        asking = Asking(
+            self._grid,
+            lambda client, node: wire.question(
+                kind, node, self._settings | told | own[client], arrays
+            ),
+        )
+        waiting = dict.fromkeys(clients, "it is not connected")
+        bad, hopeless = set[int](), dict[int, str]()
+        began, look = time.monotonic(), 0.0
+        end = began + patience.seconds
         while waiting:
-            reasons = dict.fromkeys(waiting, f"no answer within {patience.seconds:g} s")
-            for client, answer in self._answers(
-                kind, waiting, told, arrays, patience.seconds, reasons
-            ):
+            now = time.monotonic()
+            if now >= look:
+                here = self._nodes()
+                for client in asking.ask({c: here[c] for c in waiting if c in here}):
+                    waiting[client] = "it has not answered yet"
+                look = now + LOOK
+            for client, answer in asking.answers():
+                if client not in waiting:
+                    continue  # it has answered an earlier question meanwhile
                 try:
+                    if isinstance(answer, Error):
+                        raise RepperError(str(answer.reason).strip() or f"error {answer.code}")
                     if problem := wire.problem_in(answer):
                         raise RepperError(problem)
                     good = read(answer, client)
                 except RepperError as error:
-                    reasons[client] = str(error)
-                    if client in refused and patience.least is None:
-                        # It would give the same answer for ever.
-                        raise RepperError(f"{self._names[client]}, asked twice: {error}") from error
-                    refused.add(client)
+                    waiting[client] = str(error)
+                    away = isinstance(answer, Error) and answer.code in AWAY
+                    if client in bad and not away:
+                        hopeless[client] = waiting.pop(client)
+                    else:
+                        bad |= set() if away else {client}
+                        self._note(f"asking {self._names[client]} again: {error}")
                 else:
-                    waiting.remove(client)
+                    del waiting[client]
                     yield good
-            done = len(clients) - len(waiting)
-            if patience.least is not None and done >= patience.least:
-                yield from (Absent(client, reasons[client]) for client in waiting)
-                return
-            for client in waiting:
-                self._tell("note", text=f"asking {self._names[client]} again: {reasons[client]}")
+            least = len(clients) if patience.least is None else patience.least
+            if len(clients) - len(hopeless) < least:
+                raise RepperError(self._too_few(hopeless))
+            done = len(clients) - len(hopeless) - len(waiting)
+            if waiting and now >= end:
+                if patience.least is not None and done >= least:
+                    break
+                for client, why in waiting.items():
+                    self._note(f"waiting for {self._names[client]}: {why}")
+                end = now + patience.seconds
             if waiting:
-                time.sleep(PAUSE)
+                time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / 20))
+        late = f"no answer within {patience.seconds:g} s: "
+        yield from (Absent(client, late + why) for client, why in waiting.items())
+        yield from (Absent(client, why) for client, why in hopeless.items())
 
-    def _answers(
-        self,
-        kind: str,
-        clients: Sequence[int],
-        told: wire.Told,
-        arrays: ArrayRecord,
-        seconds: float,
-        reasons: dict[int, str],
-    ) -> Iterator[tuple[int, Message]]:
-        """Ask every client once; what keeps one from answering goes into `reasons`."""
-        end = time.monotonic() + seconds
-        asked: dict[str, int] = {}
-        nodes = self._nodes()
-        for client in [c for c in clients if c not in nodes]:
-            reasons[client] = "it is not connected"
-        present = [client for client in clients if client in nodes]
-        for first in range(0, len(present), AT_ONCE):
-            part = present[first : first + AT_ONCE]
-            messages = [
-                wire.question(kind, nodes[c], self._settings | told | self.told_to(c), arrays)
-                for c in part
-            ]
-            asked |= dict(zip(self._grid.push_messages(messages), part, strict=True))
-        while asked and time.monotonic() < end:
-            replies = list(self._grid.pull_messages(list(asked)))
-            for reply in replies:
-                client = asked.pop(reply.metadata.reply_to_message_id)
-                if reply.has_error():
-                    reasons[client] = str(reply.error.reason).strip() or f"error {reply.error.code}"
-                else:
-                    yield client, reply
-            if asked and not replies:
-                time.sleep(PAUSE)
+    def _note(self, text: str) -> None:
+        self._tell("note", text=text)
+
+    def _too_few(self, hopeless: Mapping[int, str]) -> str:
+        each = "; ".join(f"{self._names[c]}, asked twice: {why}" for c, why in hopeless.items())
+        return f"too few good answers: {each}"
+
+
+class Asking:
+    """Questions to clients that are open, each at the place where its client was asked."""
+
+    def __init__(self, grid: Grid, question: Callable[[int, int], Message]) -> None:
+        self._grid, self._question = grid, question
+        self._open: dict[str, int] = {}
+        self._asked: dict[int, Place] = {}
+
+    def ask(self, places: Mapping[int, Place]) -> list[int]:
+        """Ask those clients that have no open question at this place."""
+        new = [client for client, place in places.items() if self._asked.get(client) != place]
+        for first in range(0, len(new), AT_ONCE):
+            part = new[first : first + AT_ONCE]
+            sent = self._grid.push_messages([self._question(c, places[c].node) for c in part])
+            # A node that was dismissed meanwhile takes no message.
+            taken = {number: c for number, c in zip(sent, part, strict=True) if number}
+            self._open |= taken
+            self._asked |= {client: places[client] for client in taken.values()}
+        return new
+
+    def answers(self) -> Iterator[tuple[int, Message | Error]]:
+        """What has arrived; who is answering can be asked again."""
+        for reply in self._grid.pull_messages(list(self._open)) if self._open else ():
+            client = self._open.pop(reply.metadata.reply_to_message_id)
+            if client not in self._open.values():
+                self._asked.pop(client, None)
+            yield client, reply.error if reply.has_error() else reply

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from repper import run_folder
@@ -26,15 +26,12 @@ from repper.errors import RepperError
 from repper.experiment import RoundDone, stage1
 from repper.files import read_json, write_atomically
 from repper.flower import wire
-from repper.flower.grid_engine import PATIENT, PAUSE, GridEngine, Patience
+from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
 from repper.flower.site import spec_of, travelling
+from repper.methods.schedule import cohort_size
 from repper.params import Params, clone, is_encoder, params_of, select
 from repper.plan import initial_network, resolve_device
 from repper.run_folder import Checkpoint, digest_of_all
-
-ROSTER = "sites.json"
-ANSWER_WITHIN = 120.0
-"""Seconds that a site has to say who it is: its process must start, and read its images."""
 
 
 @dataclass(frozen=True)
@@ -59,43 +56,41 @@ Tell = Callable[..., None]
 
 
 class Sites:
-    """Which node is which site. Nodes come, go and come back.
+    """Which node is which site, for as long as a federation gathers.
 
     A site has the name under which the server has admitted its key; it cannot choose another. How
     many images it trains on, it says itself.
     """
 
     def __init__(self, grid: Grid, question: wire.Told, tell: Tell) -> None:
-        self._grid, self._question, self._tell = grid, question, tell
+        self._grid, self._tell = grid, tell
+        self._asking = Asking(grid, lambda _, node: wire.question(wire.WHO, node, question))
         self._examples: dict[int, int] = {}
+        self._unfit: dict[int, Place] = {}
 
-    def connected(self) -> dict[str, tuple[int, int]]:
-        """The node and the declared number of examples of every site that is here."""
-        here = {n.node_id: n.name or f"node {n.node_id}" for n in self._grid.get_nodes()}
-        self._ask({node: name for node, name in here.items() if node not in self._examples})
-        return {
-            n: (node, self._examples[node]) for node, n in here.items() if node in self._examples
-        }
+    def ready(self) -> dict[str, int]:
+        """The declared number of examples of every site that is here, as far as known by now."""
+        here = places(self._grid)
+        names = {place.node: name for name, place in here.items()}
+        self._asking.ask(
+            {
+                place.node: place
+                for place in here.values()
+                if place.node not in self._examples and self._unfit.get(place.node) != place
+            }
+        )
+        for node, reply in self._asking.answers():
+            problem = self._learn(node, reply)
+            if problem and node in names:
+                # It is asked again when it has been started again.
+                self._unfit[node] = here[names[node]]
+                self._tell("note", text=f"{names[node]} cannot take part: {problem}")
+        return {n: self._examples[p.node] for n, p in here.items() if p.node in self._examples}
 
-    def _ask(self, nodes: Mapping[int, str]) -> None:
-        """Learn what these nodes have, as far as they say so in time."""
-        if not nodes:
-            return
-        questions = [wire.question(wire.WHO, node, self._question) for node in nodes]
-        asked = dict(zip(self._grid.push_messages(questions), nodes, strict=True))
-        end = time.monotonic() + ANSWER_WITHIN
-        while asked and time.monotonic() < end:
-            for reply in self._grid.pull_messages(list(asked)):
-                node = asked.pop(reply.metadata.reply_to_message_id)
-                if problem := self._learn(node, reply):
-                    self._tell("note", text=f"{nodes[node]} cannot take part: {problem}")
-            if asked:
-                time.sleep(PAUSE)
-
-    def _learn(self, node: int, reply: Message) -> str:
+    def _learn(self, node: int, reply: Message | Error) -> str:
         """Take down what a node says; what is wrong with it, if something is."""
-        if reply.has_error():
-            return str(reply.error.reason)
+        if isinstance(reply, Error):
+            return "" if reply.code in AWAY else str(reply.reason)
         if problem := wire.problem_in(reply):
             return problem
         examples = wire.told_in(reply).get("examples")
@@ -105,13 +100,20 @@ class Sites:
         return ""
 
 
+def places(grid: Grid) -> dict[str, Place]:
+    """Where every site is that is connected now."""
+    return {
+        node.name or f"node {node.node_id}": Place(node.node_id, node.last_activated_at)
+        for node in grid.get_nodes()
+    }
+
+
 class SitesEngine(GridEngine):
     """The sites of a federation as a fleet."""
 
     def __init__(
         self,
         grid: Grid,
-        sites: Sites,
         roster: Sequence[tuple[str, int]],
         settings: wire.Told,
         folder: Path,
@@ -121,19 +123,22 @@ class SitesEngine(GridEngine):
         names = [name for name, _ in roster]
         declared = {client: examples for client, (_, examples) in enumerate(roster)}
 
-        def nodes() -> Mapping[int, int]:
-            here = sites.connected()
-            return {c: here[name][0] for c, name in enumerate(names) if name in here}
+        def nodes() -> Mapping[int, Place]:
+            here = places(grid)
+            return {c: here[name] for c, name in enumerate(names) if name in here}
 
         super().__init__(
             grid, nodes, settings, names=names, patience=patience, tell=tell, declared=declared
         )
         self._folder = folder
 
-    def told_to(self, client: int) -> wire.Told:
-        """Which client a site is, and the last round it was part of, so that it can see a loss."""
-        rounds = [r["round"] for r in run_folder.read_rounds(self._folder) if client in r["cohort"]]
-        return {"client": client, "last": max(rounds, default=0)}
+    def told_to(self, clients: Sequence[int]) -> Mapping[int, wire.Told]:
+        """Which client a site is, and the last round it was part of.
+
+        The site goes on from there: what it did since was not taken.
+        """
+        last = {c: r["round"] for r in run_folder.read_rounds(self._folder) for c in r["cohort"]}
+        return {client: {"client": client, "last": last.get(client, 0)} for client in clients}
 
     def let_personalize(self, shared: Params, number: int) -> Iterator[tuple[int, wire.Told]]:
         """Let every site fit its head; what it says of it, which may be nothing."""
@@ -168,7 +173,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=federation.overwrite)
         begun = (folder / run_folder.CONFIG).is_file()
-        roster: dict[str, Any] = read_json(folder / ROSTER) if begun else {}
+        roster: dict[str, Any] = read_json(folder / run_folder.SITES) if begun else {}
         run = roster.get("run") or secrets.token_hex(16)
         asked = {
             "settings": travelling(config), "run": run, "classes": "\n".join(federation.classes),
@@ -177,13 +182,13 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         if not begun:
             members = _gather(sites, federation, tell)
             roster = {"run": run, "sites": members}
-            write_atomically(folder / ROSTER, json.dumps(roster, indent=2))
+            write_atomically(folder / run_folder.SITES, json.dumps(roster, indent=2))
             write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
             write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
         members = [(name, examples) for name, examples in roster["sites"]]
         checkpoint = run_folder.read_checkpoint(folder, shared) or Checkpoint(0, shared)
         tell("begun", sites=[n for n, _ in members], rounds=config.rounds, done=checkpoint.number)
-        engine = SitesEngine(grid, sites, members, asked, folder, federation.patience, tell)
+        engine = SitesEngine(grid, members, asked, folder, federation.patience, tell)
         with engine:
             for done in stage1(engine, config, method, folder, checkpoint):
                 if isinstance(done, RoundDone):
@@ -214,8 +219,9 @@ def _check(federation: Federation, *, needs_classes: bool) -> None:
                 f"give: leave it out"
             )
     least = federation.patience.least
-    if least is not None and not 1 <= least <= config.clients:
-        raise RepperError(f"--min-cohort must be 1 to {config.clients}, got {least}")
+    most = cohort_size(config.clients, config.build_schedule().participation)
+    if least is not None and not 1 <= least <= most:
+        raise RepperError(f"--min-cohort must be 1 to {most}, the sites of a round, got {least}")
 
 
 def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str, int]]:
@@ -223,14 +229,14 @@ def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str,
     wanted = federation.sites
     before: list[str] | None = None
     while True:
-        here = sites.connected()
+        here = sites.ready()
         present = [name for name in sorted(here) if not wanted or name in wanted]
         if present != before:
             tell("gathering", wanted=federation.config.clients, present=present)
             before = present
         if len(present) >= federation.config.clients:
             chosen = present[: federation.config.clients]
-            return [(name, here[name][1]) for name in chosen]
+            return [(name, here[name]) for name in chosen]
         time.sleep(1)
 
 

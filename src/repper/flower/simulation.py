@@ -29,7 +29,7 @@ from repper.engines.client import Clients, Task
 from repper.engines.engine import Absent, Engine, Personal, Update
 from repper.engines.pool import KEEP_MEMORY, cores
 from repper.errors import RepperError
-from repper.flower.grid_engine import PAUSE, GridEngine
+from repper.flower.grid_engine import PAUSE, GridEngine, Place
 from repper.flower.handlers import client_app
 from repper.params import Params
 
@@ -37,6 +37,8 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Else Ray hides a machine's accelerators from our workers, and warns that it does.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Nothing of Flower or Ray may report to anybody."""
 
@@ -121,12 +123,12 @@ class SimulationEngine(Engine):
             raise RepperError(f"Flower's simulation did not start: {found}") from found
         return found
 
-    def _nodes(self) -> dict[int, int]:
+    def _nodes(self) -> dict[int, Place]:
         """A node for every client, and one for who holds the images of all of them."""
         clients = self._task.partition.clients
         while len(nodes := sorted(self._grid.get_node_ids())) < clients:
             time.sleep(PAUSE)
-        return dict(enumerate([*nodes, nodes[0]]))
+        return {c: Place(node) for c, node in enumerate([*nodes, nodes[0]])}
 
     def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
         return self._engine.fit(shared, cohort, number)

@@ -21,7 +21,7 @@ import tomli_w
 
 from repper import run_folder
 from repper.config import OPTIONS, Config
-from repper.datasets.dataset import Dataset
+from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import Site as FolderOfSite
 from repper.datasets.image_folder import read_folder
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
@@ -113,13 +113,14 @@ class Part:
 
     @cached_property
     def images(self) -> Dataset:
-        return read_folder(
+        found = read_folder(
             Path(self.site.data).expanduser(),
             image_size=self.config.image_size or IMAGE_SIZE,
             test_share=self.config.test_share,
             skip_unreadable=self.site.skip_unreadable,
             site=FolderOfSite(self.site.name, self.classes),
         )
+        return replace(found, train=_in_colour(found.train), test=_in_colour(found.test))
 
     @property
     def examples(self) -> int:
@@ -154,10 +155,15 @@ class Part:
             task = replace(task, private=store.folder)
         return Clients.of(task, images)
 
-    def check_kept(self, last: int) -> None:
-        """Refuse to go on if what this site kept in round `last` was lost since."""
-        path = PrivateStore(self.folder / run_folder.PRIVATE).path(self.client, last)
-        if last and self.config.build_method().keeps_private and not path.is_file():
+    def go_back_to(self, last: int) -> None:
+        """Stand where this site stood after round `last`, the last that the server counts.
+
+        What it did since was not taken; what it did then must not be lost.
+        """
+        store = PrivateStore(self.folder / run_folder.PRIVATE)
+        store.forget_after(self.client, last)
+        kept = store.path(self.client, last).is_file()
+        if last and self.config.build_method().keeps_private and not kept:
             raise RepperError(
                 f"site {self.site.name!r} has lost its own parameters of round {last}: restore "
                 f"its home folder, or begin a new run"
@@ -188,3 +194,8 @@ class Part:
         write_atomically(self.folder / run_folder.CONFIG, tomli_w.dumps(self.config.to_toml()))
         write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
         return one
+
+
+def _in_colour(split: Split) -> Split:
+    """The same images with three channels: no site knows whether those of all others are grey."""
+    return replace(split, images=np.repeat(split.images, CHANNELS // split.images.shape[1], axis=1))

@@ -1,0 +1,81 @@
+"""Loaded by every Python process of a site in these tests, because its folder is on PYTHONPATH.
+
+`MISCHIEF` names a folder of the test. All that the node sends is written to `sent` there. Each line
+of `todo` spoils one update: `nan`, `shape`, `float`, `count`, or `hang` for as long as it is there.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(os.environ["MISCHIEF"])
+
+
+def spoil_updates(wire):
+    import torch
+
+    from repper.engines.engine import Update
+
+    honest = wire.update_reply
+
+    def spoilt(update, asked, upload):
+        todo = FOLDER / "todo"
+        what, _, rest = todo.read_text().partition("\n") if todo.exists() else ("", "", "")
+        shared, examples = dict(update.shared), update.examples
+        name = min(shared)
+        if what == "hang":
+            (FOLDER / "hanging").touch()
+            while todo.exists():
+                time.sleep(0.2)
+        elif what:
+            todo.write_text(rest)
+        if what == "nan":
+            shared[name] = torch.full_like(shared[name], float("nan"))
+        elif what == "shape":
+            shared[name] = torch.zeros(7, 7)
+        elif what == "count":
+            examples += 1
+        elif what == "float":
+            examples = 2.5
+        return honest(Update(update.client, shared, examples, update.loss), asked, upload)
+
+    wire.update_reply = spoilt
+
+
+def record_requests(module):
+    client = module.FleetHttpClient
+    send = client._unary_unary
+
+    def recorded(self, *, request, **others):
+        with (FOLDER / "sent").open("ab") as file:
+            file.write(request.SerializeToString())
+        return send(self, request=request, **others)
+
+    client._unary_unary = recorded
+
+
+CHANGES = {
+    "repper.flower.wire": spoil_updates,
+    "flwr.supernode.fleet_http_client": record_requests,
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name not in CHANGES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            CHANGES[name](module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())

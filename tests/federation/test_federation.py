@@ -1,0 +1,238 @@
+"""Federations of real processes over loopback, whole and with faults: `make test-federation`.
+
+After every fault the run ends with the digest that it would have had, or says which rounds differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from repper.augment import normalize
+from repper.edge.saved_head import read_head
+from repper.encoders.encoder import read_encoder
+from repper.engines.engine import one_thread
+from repper.flower.site import Site
+from repper.params import digest, load_params
+from repper.private import PrivateStore
+
+from .conftest import CLASSES, Federation, Process, command, result, until
+
+LINEAR = ("--rounds", 2, "--personalize", "linear")
+FEDREP = ("--method", "fedrep", "--rounds", 2, "--personalize", "keep")
+"""A method whose heads are the sites' own, so that a site must stand where it stood."""
+
+
+def test_sites_learn_what_one_machine_learns_and_keep_what_is_theirs(
+    federation, sites, serial, tmp_path
+):
+    run, (north, south) = tmp_path / "run", sites.values()
+    Site(south.home, str(south.images), share_scores=False).save()
+    (north.tricks / "sent").write_bytes(b"")
+    done = result(federation.federate(run, *LINEAR))
+    Site(south.home, str(south.images), share_scores=True).save()
+
+    assert done["encoder_digest"] == serial(*LINEAR)["encoder_digest"]
+    assert done["rounds_without"] == {}
+    assert done["personalized"] == ["north", "south"]
+    assert done["sites"]["north"] == pytest.approx(_accuracy_at(north.run_folder(run)))
+    assert done["sites"]["south"] is None
+    assert _accuracy_at(south.run_folder(run)) > 0
+    assert not (run / "clients.parquet").exists()
+
+    home = north.run_folder(run)
+    spec, encoder = read_encoder(home / "encoder.safetensors")
+    head = read_head(home / "heads" / "0.safetensors")
+    assert head.encoder == digest(encoder) == digest(read_encoder(run / "encoder.safetensors")[1])
+    image = min(north.images.glob("3/*.png"))
+    said = federation.repper("predict", "--run", home, "--client", 0, image).stdout
+    assert said.split("\t")[1].strip() in CLASSES
+
+    sent = (north.tricks / "sent").read_bytes()
+    network = spec.build()
+    load_params(network, {n.removeprefix("encoder."): t for n, t in encoder.items()})
+    with torch.no_grad(), one_thread():
+        pixels = [np.asarray(Image.open(p)).transpose(2, 0, 1) for p in north.images.glob("*/*")]
+        features = network.eval()(normalize(torch.from_numpy(np.stack(pixels)))).numpy()
+    assert all(name.encode() in sent for name in encoder)  # the record is one of all that was sent
+    theirs = [*head.arrays.values(), *pixels, *features, *(p / np.float32(255) for p in pixels)]
+    assert not [a for a in theirs if a.size > 1 and np.ascontiguousarray(a).tobytes() in sent]
+    assert not [p.name for p in north.images.glob("*/*") if p.name.encode() in sent]
+
+
+def _accuracy_at(home: Path) -> float:
+    return json.loads((home / "result.json").read_text())["accuracy"]["mean"]
+
+
+def test_a_site_that_joins_late_dies_in_a_round_and_comes_back(federation, sites, serial, tmp_path):
+    """Its own parameters survive its death: the run ends as if nothing had happened."""
+    run, south = tmp_path / "run", sites["south"]
+    os.killpg(south.process.process.pid, signal.SIGTERM)
+    south.process.end()
+    watching = federation.federate(run, *FEDREP, "--classes", CLASSES)
+    watching.says("waiting for 2 sites; connected: north\n")
+    south.start()
+    watching.says("round 1/2: north, south")
+    south.spoil("hang")
+    south.hangs()
+    south.process.kill()
+    south.behave()
+    south.come_back()
+    done = result(watching)
+
+    assert done["encoder_digest"] == serial(*FEDREP)["encoder_digest"]
+    assert done["rounds_without"] == {}
+    assert "asking south again" in watching.said()
+    store = PrivateStore(south.run_folder(run) / "private")
+    assert all(store.path(1, number).is_file() for number in (1, 2))
+
+
+def test_the_server_is_killed_and_the_federation_resumed(federation, sites, serial, tmp_path):
+    """Also: an interruption ends the watching only, `--attach` takes it up again, `--stop`."""
+    home, run, south = federation.home, tmp_path / "run", sites["south"]
+    first = federation.federate(run, *FEDREP, "--classes", CLASSES)
+    first.says("round 1/2")
+    south.spoil("hang")
+    os.kill(first.process.pid, signal.SIGINT)
+    assert first.end() == 130
+    assert "the federation goes on" in first.said()
+    again = Process(command("federate", home, "--attach"), federation.folder / "attach.log")
+    again.says("round 1/2")
+    second = federation.repper("federate", home, "--out", tmp_path / "other", code=2)
+    assert "a federation is running already" in second.stderr
+    south.hangs()
+    federation.server.kill_alone()
+    south.behave()
+    assert again.end() == 2
+    assert "--resume goes on" in again.said()
+    federation.serve()
+    until(
+        lambda: "no federation is running" in _stop(federation),
+        "the killed federation runs on",
+        180,
+    )
+    done = result(federation.federate(run, *FEDREP, "--classes", CLASSES, "--resume"))
+
+    assert done["encoder_digest"] == serial(*FEDREP)["encoder_digest"]
+    assert done["rounds_without"] == {}
+    over = federation.repper("federate", home, "--attach", "--json")
+    assert json.loads(over.stdout.splitlines()[-1])["encoder_digest"] == done["encoder_digest"]
+
+
+def _stop(federation: Federation) -> str:
+    done = subprocess.run(
+        command("federate", federation.home, "--stop"), capture_output=True, text=True, check=False
+    )
+    return done.stderr
+
+
+def test_a_round_goes_on_without_a_site_that_hangs_if_that_was_chosen(federation, sites, tmp_path):
+    run, (_, south) = tmp_path / "run", sites.values()
+    south.spoil("hang")
+    watching = federation.federate(run, *LINEAR, "--round-timeout", 45, "--min-cohort", 1)
+    watching.says("round 1/2: north;")
+    south.behave()
+    done = result(watching)
+    assert done["rounds_without"]["1"] == {
+        "south": "no answer within 45 s: it has not answered yet"
+    }
+    assert "without south: no answer within 45 s" in watching.said()
+    log = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["cohort"][0] for record in log] == [0, 0]
+    assert log[0]["examples"] < log[1]["examples"] or "2" in done["rounds_without"]
+
+
+def test_bad_answers_are_refused_and_named(federation, sites, tmp_path):
+    run, (_, south) = tmp_path / "run", sites.values()
+    south.spoil("nan", "nan", "shape", "shape", "count", "float")
+    patience = ("--round-timeout", 600, "--min-cohort", 1)
+    watching = federation.federate(run, "--rounds", 3, *LINEAR[2:], *patience)
+    without = result(watching)["rounds_without"]
+    assert "NaN or infinity" in without["1"]["south"]
+    assert "(7, 7)" in without["2"]["south"]
+    assert "counts 2.5 examples" in without["3"]["south"]
+    assert "but declared" in watching.said()
+    log = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["cohort"] for record in log] == [[0]] * 3
+
+
+def test_one_bad_answer_is_asked_for_again(federation, sites, serial, tmp_path):
+    sites["south"].spoil("nan")
+    done = result(federation.federate(tmp_path / "run", *LINEAR))
+    assert done["encoder_digest"] == serial(*LINEAR)["encoder_digest"]
+
+
+def test_two_bad_answers_end_the_federation(federation, sites, tmp_path):
+    sites["south"].spoil("count", "count")
+    watching = federation.federate(tmp_path / "run", *LINEAR)
+    assert watching.end() == 2
+    assert "too few good answers: south, asked twice: it counts" in watching.said()
+
+
+def test_an_unknown_node_is_refused(federation, images, tmp_path):
+    home = tmp_path / "stranger"
+    ca = federation.home / "ca.crt"
+    stranger = Process(
+        command("node", home, "--server", f"127.0.0.1:{federation.port}", "--data", images / "north", "--ca", ca),
+        tmp_path / "stranger.log",
+    )  # fmt: skip
+    try:
+        assert stranger.end(120) != 0
+        assert "2004" in stranger.said()
+    finally:
+        stranger.kill()
+
+
+def test_nothing_is_installed_or_reported(federation, sites):
+    """What runs on behalf of a server and of a site, by its own command line and variables."""
+    groups = {federation.server.process.pid} | {n.process.process.pid for n in sites.values()}
+    programs = set()
+    for process in Path("/proc").iterdir():
+        try:
+            if not process.name.isdecimal() or os.getpgid(int(process.name)) not in groups:
+                continue
+            line, variables = (
+                (process / name).read_text().split("\0") for name in ("cmdline", "environ")
+            )
+        except OSError:
+            continue  # it has ended
+        programs |= {Path(part).name for part in line[:2]}
+        assert "--allow-runtime-dependency-installation" not in line
+        assert {
+            "FLWR_TELEMETRY_ENABLED=0",
+            "FLWR_DISABLE_UPDATE_CHECK=1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+        } <= set(variables)
+    assert programs >= {"flower-superlink", "flower-supernode", "flower-superexec"}
+
+
+def test_four_sites_with_real_images(tmp_path_factory, cifar10, serial):
+    """Train and personalize through the commands, as four owners of images would."""
+    folder = tmp_path_factory.mktemp("cifar")
+    names = ("east", "north", "south", "west")
+    for site, name in enumerate(names):
+        for row in range(100 * site, 100 * site + 100):
+            path = (
+                folder / "images" / name / cifar10.classes[cifar10.train.labels[row]] / f"{row}.png"
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(cifar10.train.images[row].transpose(1, 2, 0)).save(path)
+    federation = Federation(folder)
+    try:
+        for name in names:
+            federation.add(name, folder / "images" / name, "--share-scores")
+        settings = ("--image-size", 32, "--rounds", 2, "--personalize", "linear")
+        done = result(federation.federate(folder / "run", *settings, sites=names))
+        expected = serial(*settings, data=folder / "images")
+        assert done["encoder_digest"] == expected["encoder_digest"]
+        assert done["accuracy"]["mean"] == pytest.approx(expected["accuracy"]["mean"])
+    finally:
+        federation.close()
