@@ -253,6 +253,9 @@ def _result(
     }
     known = [score for score in scores.values() if score is not None]
     private = [f"{c} {said[c]['private']}" for c in sorted(said) if said[c].get("private")]
+    # Of what sites keep for themselves, only those that share anything give a digest.
+    silent = [name for c, (name, _) in enumerate(members) if "private" not in said.get(c, {})]
+    whole = not (config.build_method().keeps_private and silent)
     return {
         "method": config.method,
         "personalize": config.personalize,
@@ -260,7 +263,8 @@ def _result(
         "sites": scores,
         "personalized": [members[client][0] for client in sorted(said)],
         "accuracy": {"mean": float(np.mean(known)) if known else None},
-        "encoder_digest": digest_of_all(checkpoint.shared, private),
+        "encoder_digest": digest_of_all(checkpoint.shared, private if whole else []),
+        "digest_covers": "all that was trained" if whole else "shared parameters only",
         "cost": {n: sum(r[n] for r in log) for n in ("images", "bytes_up", "bytes_down")},
         "seconds": sum(record["seconds"] for record in log),
         "rounds_without": {
