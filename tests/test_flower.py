@@ -36,7 +36,7 @@ from repper.flower import apps, deployment, wire
 from repper.flower.grid_engine import PATIENT, GridEngine, Patience, Place
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import TRAVELS, Site, travelling
-from repper.params import Params
+from repper.params import Params, digest, read_params
 from repper.private import PrivateStore
 
 SHARED = {"encoder.weight": torch.tensor([[1.0, 2.0]]), "encoder.bias": torch.tensor(0.5)}
@@ -397,6 +397,7 @@ def test_a_federation_is_the_same_run_whatever_happens_on_the_way(
     federation = replace(federation, resume=True)
     result = run_federation(federation, nodes, tell)
     assert result["encoder_digest"] == expected
+    assert result["digest_covers"] == "all that was trained"
     assert result["rounds_without"] == {}
     assert "asking site0 again: the node is away" in [e["text"] for k, e in said if k == "note"]
     assert all(accuracy is not None for accuracy in result["sites"].values())
@@ -440,6 +441,10 @@ def test_a_site_says_nothing_of_its_scores_unless_it_may(tmp_path, image_folders
     assert result["sites"]["site0"] is not None
     assert result["sites"]["site1"] is None
     assert result["personalized"] == ["site0", "site1"]
+    assert result["digest_covers"] == "shared parameters only"
+    assert result["encoder_digest"] == digest(
+        read_params(tmp_path / "run" / "checkpoint" / "last.safetensors")[0]
+    )
     assert all(json.dumps(name) not in json.dumps(result) for name in CLASSES)
 
 
