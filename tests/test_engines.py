@@ -28,6 +28,9 @@ from repper.plan import initial_network
 from repper.private import PrivateStore
 from repper.seeds import Purpose, stream
 
+HERE = ("serial", "pool")
+"""Engines that need no other program; tests/test_flower.py has Flower's."""
+
 
 def task_for(data, private=None, **settings):
     config = Config(**{"clients": 4, "epochs": 2, "batch": 32, "width": 0.25, **settings})
@@ -81,7 +84,7 @@ def test_the_pool_gives_the_serial_numbers_to_the_bit(digits, by_serial, tmp_pat
     assert later != [by_serial(name)["updates"][0][3]]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", HERE)
 def test_what_a_client_does_does_not_depend_on_who_else_is_asked(digits, by_serial, name):
     task, shared = task_for(digits, method="repper")
     with ENGINES[name](task, digits, 2) as engine:
@@ -91,7 +94,7 @@ def test_what_a_client_does_does_not_depend_on_who_else_is_asked(digits, by_seri
     ][2]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", HERE)
 def test_every_kind_of_head_is_kept_on_the_clients_side(digits, tmp_path, name):
     kinds = dict(enumerate([*HEADS, "linear"][1:]))
     overrides = {client: {"personalize": kind} for client, kind in kinds.items()}

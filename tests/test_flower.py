@@ -326,6 +326,16 @@ def test_a_site_takes_no_path_and_no_device_from_a_server(site):
         with pytest.raises(RepperError, match="was asked what it cannot read"):
             site.part_in({name: value for name, value in TOLD.items() if name != missing})
 
+    for wrong, why in (
+        ({"client": 2}, "asked as client 2 of 2"),
+        ({"client": -1}, "a client or round that is none"),
+        ({"last": "../x"}, "a client or round that is none"),
+        ({"settings": travelling(replace(CONFIG, image_size=4096))}, "images of 512 pixels"),
+        ({"settings": travelling(replace(CONFIG, clients=10**6))}, "at most 10000 clients"),
+    ):
+        with pytest.raises(RepperError, match=why):
+            site.part_in(TOLD | wrong)
+
 
 def test_a_site_keeps_its_settings_and_others_are_no_site(site, tmp_path):
     assert Site.open(site.home) == site
@@ -448,7 +458,65 @@ def test_a_site_says_nothing_of_its_scores_unless_it_may(tmp_path, image_folders
     assert all(json.dumps(name) not in json.dumps(result) for name in CLASSES)
 
 
-def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders):
+def test_a_run_is_resumed_with_the_same_classes_and_sites_only(tmp_path, image_folders):
+    nodes, folder = Home(tmp_path / "sites", image_folders), tmp_path / "run"
+    short = replace(CONFIG, rounds=1)
+    federation = Federation(short, folder, ("site0", "site1"), CLASSES)
+    run_federation(federation, nodes, lambda kind, **event: None)
+    again = replace(federation, resume=True)
+    for changed, why in (
+        (replace(again, classes=CLASSES[::-1]), "was begun with other classes: give --classes 0,1"),
+        (replace(again, sites=("site1", "site2")), "other sites: give --sites site0,site1"),
+        (
+            replace(again, config=replace(short, rounds=0)),
+            "has 1 rounds already, more than --rounds 0",
+        ),
+    ):
+        with pytest.raises(RepperError, match=why):
+            run_federation(changed, nodes, lambda kind, **event: None)
+    longer = replace(again, config=replace(short, rounds=2))
+
+    def stop(kind, **event):
+        if kind == "begun":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(longer, nodes, stop)
+    # What is no longer true is gone, and what is true now is written.
+    assert not (folder / "result.json").exists()
+    assert "rounds = 2" in (folder / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("said", [{}, {"accuracy": "high"}, {"accuracy": 101.0}, {"private": "x"}])
+def test_what_a_site_says_of_its_head_is_checked(tmp_path, image_folders, said):
+    nodes = Home(tmp_path / "sites", image_folders)
+    honest = nodes.answers[0]
+
+    def strange(message):
+        if message.metadata.message_type != wire.PERSONALIZE:
+            return honest(message)
+        return wire.said(said, message) if said else Message(RecordDict(), reply_to=message)
+
+    nodes.answers[0] = strange
+    federation = Federation(replace(CONFIG, rounds=1), tmp_path / "run", (), CLASSES)
+    with pytest.raises(RepperError, match="too few good answers: site0, asked twice: it "):
+        run_federation(federation, nodes, lambda kind, **event: None)
+
+
+def test_words_of_strangers_are_one_printable_line():
+    assert wire.one_line("a\x1b[2J\nb") == "a [2J b"
+    assert len(wire.one_line("x" * 10**6)) == 300
+
+
+def test_an_archive_of_arrays_is_no_array():
+    with io.BytesIO() as file:
+        np.savez(file, a=np.zeros(1))
+        array = Array("float32", (1,), "numpy.ndarray", file.getvalue())
+    with pytest.raises(RepperError, match="encoder.x cannot be read"):
+        wire.params_in(ArrayRecord({"encoder.x": array}))
+
+
+def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
     nodes, said = Home(tmp_path / "sites", image_folders), []
 
     def tell(kind, text="", **event):
@@ -459,7 +527,11 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders):
     federation = Federation(CONFIG, tmp_path / "run", (), ("cat", "dog"))
     with pytest.raises(KeyboardInterrupt):
         run_federation(federation, nodes, tell)
-    assert "which this federation does not have: its classes are cat, dog" in said[-1]
+    # Neither a folder nor a class of the site's own gets out: they are in its log.
+    assert said[-1].endswith(
+        "cannot take part: it could not do what it was asked: its own log says why"
+    )
+    assert "which this federation does not have: its classes are cat, dog" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -531,10 +603,57 @@ def test_what_is_started_has_tls_and_keys_on_and_installs_and_reports_nothing(tm
 def test_commands_refuse_what_cannot_be_meant(repper, tmp_path):
     run = ("federate", "home", "--out", "run")
     refused = {
-        run: "is not the home of a server: begin with repper serve",
+        ("federate", "nowhere", "--stop"): "is not the home of a server: begin with repper serve",
         run[:2]: "give --out",
         (*run, "--min-cohort", 2): "--min-cohort needs --round-timeout",
+        (*run, "--min-cohort", 1.5, "--round-timeout", 9): "--min-cohort must be a whole number",
+        (*run, "--sites", "a,b,a"): "--sites names a twice",
+        ("serve", "new", "--name", "b\u00fccher.example"): "nor a host name in plain letters",
+        (
+            "node",
+            "n",
+            "--server",
+            "here",
+            "--data",
+            ".",
+            "--ca",
+            "x",
+            "--key-only",
+        ): "takes HOST:PORT",
+        (
+            "node",
+            "n",
+            "--server",
+            "here:1",
+            "--data",
+            ".",
+            "--ca",
+            "x",
+        ): "take ca.crt from the server",
+        (
+            "node",
+            "n",
+            "--server",
+            "a:1",
+            "--data",
+            ".",
+            "--ca",
+            "home/server.json",
+        ): "is no certificate",
+        (
+            "node",
+            "home",
+            "--server",
+            "a:1",
+            "--data",
+            ".",
+            "--ca",
+            "x",
+            "--key-only",
+        ): "a home folder of its own",
     }
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "server.json").write_text('{"host": "127.0.0.1", "port": 1}')
     for arguments, why in refused.items():
         done = repper(*arguments)
         assert done.returncode == 2

@@ -9,7 +9,7 @@ from repper.config import OPTIONS, Config
 
 pytest.importorskip("flwr")
 
-from repper.flower.apps import OWN, config_in
+from repper.flower.apps import NOT_SETTINGS, config_in
 from repper.flower.deployment import write_app
 
 APP = Path(__file__).parents[1] / "flower-app"
@@ -31,7 +31,7 @@ def test_the_folder_is_what_repper_writes(tmp_path):
 
 
 def test_every_setting_is_in_its_config():
-    assert set(in_config()) == {option.key for option in OPTIONS.values()} | set(OWN)
+    assert set(in_config()) == {option.key for option in OPTIONS.values()} | set(NOT_SETTINGS)
 
 
 def test_its_config_is_that_of_a_run_without_settings():

@@ -3,6 +3,7 @@
 import base64
 import csv
 import dataclasses
+import html
 import json
 import re
 
@@ -249,7 +250,8 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
     page = (tmp_path / "page.html").read_text()
     shown = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)">', page)
-    assert [alt for _, alt in shown] == [caption for caption, _ in opened.figures()]
+    captions = [caption for caption, _ in opened.figures()]
+    assert [html.unescape(alt) for _, alt in shown] == captions
     assert (
         base64.b64decode(shown[0][0])
         == (tmp_path / "out/figures/accuracy-per-class.png").read_bytes()

@@ -99,6 +99,7 @@ def execute(
     task = Task(
         config, spec, partition, data.classes, data.flip, config.device, store and store.folder
     )
+    build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite and not resume)
         if store and not (folder / run_folder.CONFIG).is_file():
@@ -111,7 +112,6 @@ def execute(
             yield Finished(Run(folder))
             return
         events = open_board(folder / run_folder.BOARD, checkpoint.number, wanted=config.tensorboard)
-        build = engine or ENGINES[config.engine]
         with events as board, build(task, data, config.workers) as fleet:
             for event in stage1(fleet, config, method, folder, checkpoint):
                 if isinstance(event, RoundDone):

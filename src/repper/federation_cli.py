@@ -11,12 +11,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.arguments import Parser, add_settings, settings
 from repper.config import OPTIONS, Config
-from repper.errors import RepperError, missing_extra
+from repper.errors import RepperError, missing_extra, unknown
 
 if TYPE_CHECKING:
     from repper.flower.deployment import Server
@@ -26,7 +27,7 @@ PREFIX = "repper {"
 NOT_HERE = ("data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
             "classes_per_client", "min_train", "min_test", "evaluate_every", "validation", "knn",
             "engine", "workers", "device", "head_curve", "init_clients", "stage1_clients",
-            "tensorboard")  # fmt: skip
+            "tensorboard", "compile")  # fmt: skip
 """Settings of `repper run` that a federation has no use for: the images are the sites'."""
 FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name not in NOT_HERE)
 
@@ -75,8 +76,9 @@ def add_commands(add: Callable[..., Parser]) -> None:
         "--min-cohort", default="0", metavar="N",
         help="go on without the others if N have answered by then (default: wait until all have)",
     )  # fmt: skip
-    federate.add_argument("--attach", action="store_true", help="watch the federation that runs")
-    federate.add_argument("--stop", action="store_true", help="stop the federation that runs")
+    what = federate.add_mutually_exclusive_group()
+    what.add_argument("--attach", action="store_true", help="watch the federation that runs")
+    what.add_argument("--stop", action="store_true", help="stop the federation that runs")
     federate.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     federate.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     federate.add_argument("--config", metavar="FILE", help="TOML file of settings; flags win")
@@ -92,7 +94,7 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         from repper.flower.deployment import Server
     except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "flower", "repper serve") from error
+        raise missing_extra(error.name or "Flower", "train,flower", "repper serve") from error
     server = Server(Path(options.home).absolute())
     if options.admit or options.revoke or options.list:
         server.check()
@@ -137,16 +139,28 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 
 def _node(options: argparse.Namespace) -> int:
     try:
-        from repper.flower.deployment import make_site_key, node_command, node_environment
+        from repper.flower.deployment import (
+            check_certificate,
+            make_site_key,
+            node_command,
+            node_environment,
+        )
         from repper.flower.site import Site
+        from repper.plan import resolve_device
     except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "flower", "repper node") from error
+        raise missing_extra(error.name or "Flower", "train,flower", "repper node") from error
     home, data, ca = (Path(p).absolute() for p in (options.home, options.data, options.ca))
     if not data.is_dir():
         raise RepperError(f"the folder of images {data} does not exist")
-    if not options.key_only and not ca.is_file():
-        raise RepperError(f"there is no file {ca}: take ca.crt from the server's home")
-    home.mkdir(parents=True, exist_ok=True)
+    if not options.key_only:
+        check_certificate(ca)
+    host, _, port_of_server = options.server.rpartition(":")
+    if not host or not port_of_server.isdecimal():
+        raise RepperError(f"--server takes HOST:PORT, got {options.server!r}")
+    if (home / "server.json").exists() or (home / "config.toml").exists() or home == data:
+        raise RepperError(f"{home} holds something else: give this site a home folder of its own")
+    resolve_device(options.device)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     public = make_site_key(home / "site.key")
     Site(
         home, str(data), share_scores=options.share_scores,
@@ -166,8 +180,9 @@ def _federate(options: argparse.Namespace) -> int:
     try:
         from repper.flower.deployment import Server
     except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "flower", "repper federate") from error
+        raise missing_extra(error.name or "Flower", "train,flower", "repper federate") from error
     server = Server(Path(options.home).absolute())
+    server.check()
     if options.stop:
         server.stop(_say)
         print("Stopped; the same command with --resume goes on.")
@@ -178,7 +193,10 @@ def _federate(options: argparse.Namespace) -> int:
         if config.out is None:
             raise RepperError("a federation needs a folder to write to: give --out")
         content = _run_config(options, config, given)
-        server.check()
+        known = [site.name for site in server.sites(_say)]
+        for name in filter(None, content["sites"].split(",")):
+            if name not in known:
+                raise unknown("site", name, known)
         server.start(content, _say)
     return _watch(server, options)
 
@@ -189,7 +207,9 @@ def _run_config(
     """What Flower hands to the server app."""
     timeout = _number(options.round_timeout, "--round-timeout")
     least = _number(options.min_cohort, "--min-cohort")
-    sites = [name.strip() for name in options.sites.split(",") if name.strip()]
+    if least != int(least):
+        raise RepperError(f"--min-cohort must be a whole number, got {options.min_cohort}")
+    sites, classes = _names(options.sites, "--sites"), _names(options.classes, "--classes")
     if sites and "clients" not in given:
         given = given | {"clients": len(sites)}
     elif sites and config.clients != len(sites):
@@ -198,10 +218,17 @@ def _run_config(
         raise RepperError("--min-cohort needs --round-timeout: when should a round go on?")
     content = {OPTIONS[name].key: value for name, value in given.items() if value is not None}
     return content | {
-        "federation": "sites", "sites": ",".join(sites), "classes": options.classes,
+        "federation": "sites", "sites": ",".join(sites), "classes": ",".join(classes),
         "round-timeout": timeout, "min-cohort": int(least), "resume": options.resume,
         "overwrite": options.overwrite, "out": str(Path(str(config.out)).absolute()),
     } | ({"init": str(Path(config.init).absolute())} if config.init else {})  # fmt: skip
+
+
+def _names(text: str, flag: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RepperError(f"{flag} names {twice[0]} twice")
+    return names
 
 
 def _number(text: str, flag: str) -> float:
@@ -219,16 +246,16 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
     from repper.federation_display import Watch
 
     try:
-        with Watch() as watch:
-            for event in _events(server):
-                watch.show(event)
-                if event["event"] == "error":
-                    raise RepperError(event["text"])
-                if event["event"] == "over":
-                    watch.result(event)
-                    if options.json:
-                        print(json.dumps(event))
-                    return 0
+        watch = Watch()
+        for event in _events(server):
+            watch.show(event)
+            if event["event"] == "error":
+                raise RepperError(event["text"])
+            if event["event"] == "over":
+                watch.result(event)
+                if options.json:
+                    print(json.dumps(event))
+                return 0
     except KeyboardInterrupt:
         _say(
             f"\nNo longer watching; the federation goes on. repper federate {options.home} "
@@ -246,7 +273,8 @@ def _events(server: Server) -> Iterator[dict[str, Any]]:
     try:
         for line in log.stdout or ():
             if (at := line.find(PREFIX)) >= 0:
-                yield json.loads(line[at + len(PREFIX) - 1 :])
+                with suppress(ValueError):  # somebody else's line that looks like ours
+                    yield json.loads(line[at + len(PREFIX) - 1 :])
     finally:
         log.terminate()
         log.wait()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,16 +20,6 @@ class Watch:
         self._sites: list[str] = []
         self._rounds = self._first = 0
         self._began = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     def show(self, event: dict[str, Any]) -> None:
         kind = event["event"]

@@ -9,6 +9,8 @@ from typing import TypeVar, cast
 from repper.errors import missing_extra, unknown
 
 T = TypeVar("T")
+EXTRAS = {"torch": "train", "pyarrow": "train", "flwr": "simulation", "ray": "simulation"}
+"""The extra that brings a package."""
 
 
 class Registry(Mapping[str, T]):
@@ -25,9 +27,10 @@ class Registry(Mapping[str, T]):
         try:
             return cast(T, getattr(importlib.import_module(module), attribute))
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] not in ("torch", "pyarrow"):
+            package = (error.name or "").split(".")[0]
+            if package not in EXTRAS:
                 raise
-            raise missing_extra(error.name, "train", f"{self._kind} {name!r}") from error
+            raise missing_extra(package, EXTRAS[package], f"{self._kind} {name!r}") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

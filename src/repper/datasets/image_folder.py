@@ -33,7 +33,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteFolder:
     """A client whose folder lies apart from all others, and the classes that all have agreed on."""
 
     name: str
@@ -50,7 +50,7 @@ def read_folder(
     name: str | None = None,
     divided: bool = False,
     of: tuple[int, int] | None = None,
-    site: Site | None = None,
+    site: SiteFolder | None = None,
 ) -> Dataset:
     """The images of `<class>/*`, or of `<client>/<class>/*`, with or without train/ and test/.
 
@@ -222,7 +222,7 @@ def _check_clients(items: Sequence[Item], train: list[int], test: list[int]) -> 
             )
 
 
-def _classes_of_site(folder: Path, items: Sequence[Item], site: Site) -> tuple[str, ...]:
+def _classes_of_site(folder: Path, items: Sequence[Item], site: SiteFolder) -> tuple[str, ...]:
     """The classes that were agreed on, or else the site's own, even if it is a single one."""
     own = sorted({item.label for item in items})
     if site.classes is None:

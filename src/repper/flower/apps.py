@@ -23,7 +23,7 @@ from repper import run_folder
 from repper.config import OPTIONS, Config
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
-from repper.errors import RepperError
+from repper.errors import RepperError, unknown
 from repper.experiment import Finished, RoundDone, execute
 from repper.flower import wire
 from repper.flower.grid_engine import GridEngine, Patience, Place
@@ -38,7 +38,15 @@ PREFIX = "repper "
 """What a line begins with that `repper federate` reads from the log."""
 LAST_WORDS = 1.0
 """Seconds in which the last line of the log gets to those who watch."""
-OWN = ("federation", "sites", "classes", "round-timeout", "min-cohort", "resume", "overwrite")
+NOT_SETTINGS = (
+    "federation",
+    "sites",
+    "classes",
+    "round-timeout",
+    "min-cohort",
+    "resume",
+    "overwrite",
+)
 """Keys of a run's configuration that are no settings of `repper run`."""
 
 
@@ -46,12 +54,11 @@ def config_in(given: Mapping[str, Any]) -> Config:
     """The settings in a run's configuration; what is empty there is left to its default."""
     settings: dict[str, Any] = {}
     for key, value in given.items():
-        if key in OWN or value == "":
+        if key in NOT_SETTINGS or value == "":
             continue
         if (name := key.replace("-", "_")) not in OPTIONS:
             raise RepperError(f"the run's configuration has {key!r}, which is no setting")
-        kind = OPTIONS[name].kind
-        settings[name] = kind(value) if kind is float and type(value) is int else value
+        settings[name] = value
     return Config(**settings)
 
 
@@ -70,8 +77,10 @@ def main(grid: Grid, context: Context) -> None:
         config = config_in(given)
         if given["federation"] == "sites":
             run_federation(_federation(given, config), grid, _tell)
-        else:
+        elif given["federation"] == "simulation":
             _simulate(grid, config, given)
+        else:
+            raise unknown("federation", given["federation"], ("simulation", "sites"))
     except RepperError as error:
         # An exit would take the log with it; Flower sends it on only after an exception.
         _tell("error", text=str(error))
@@ -179,7 +188,5 @@ def personalize(message: Message, context: Context) -> Message:
     one = part.personalize(wire.shared_in(message), told["round"])
     if not part.site.share_scores:
         return wire.said({"done": True}, message)
-    known = {"head": one.head_digest, "private": one.private_digest}
-    scores = {"accuracy": one.test.accuracy, "balanced": one.test.balanced}
-    shown = {name: score for name, score in scores.items() if score is not None}
-    return wire.said({"done": True, **known, **shown}, message)
+    accuracy = {} if one.test.accuracy is None else {"accuracy": one.test.accuracy}
+    return wire.said({"done": True, "private": one.private_digest, **accuracy}, message)

@@ -10,6 +10,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -71,7 +72,7 @@ def make_certificates(home: Path, names: Sequence[str]) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(authority, hashes.SHA384())
     )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "repper server")])
     server = (
         builder(subject, own.public_key())
         .add_extension(
@@ -91,7 +92,21 @@ def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        return x509.DNSName(name)
+        if re.fullmatch(r"[A-Za-z0-9.*-]{1,253}", name):
+            return x509.DNSName(name)
+        raise RepperError(
+            f"--name {name!r} is neither an address nor a host name in plain letters (xn--...)"
+        ) from None
+
+
+def check_certificate(path: Path) -> None:
+    """Refuse a file by which no server could be known."""
+    try:
+        x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise RepperError(f"there is no file {path}: take {CA} from the server's home") from error
+    except ValueError as error:
+        raise RepperError(f"{path} is no certificate: take {CA} from the server's home") from error
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -105,6 +120,8 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def make_site_key(path: Path) -> str:
     """A site's key, made once; returns the public half as one line."""
     public = path.with_suffix(".pub")
+    if path.exists() and not public.exists():
+        raise RepperError(f"{public} is missing: restore it, or remove {path} to make a new key")
     if not path.exists():
         key = ec.generate_private_key(ec.SECP384R1())
         write_secret(
@@ -149,7 +166,13 @@ class Server:
         # All addresses, or one: who runs commands on this machine must reach it by a certain one.
         own = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
         known = ["127.0.0.1", "localhost", own, *names]
-        if not (self.home / CA).is_file():
+        found = [name for name in (CA, CERTIFICATE, KEY) if (self.home / name).is_file()]
+        if found and len(found) < 3:
+            raise RepperError(
+                f"{self.home} has {' and '.join(found)} only: restore the others of {CA}, "
+                f"{CERTIFICATE} and {KEY}, or remove them all to make new ones"
+            )
+        if not found:
             make_certificates(self.home, list(dict.fromkeys(reversed(known))))
         certificate = x509.load_pem_x509_certificate((self.home / CERTIFICATE).read_bytes())
         names_in = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -208,6 +231,10 @@ class Server:
 
     def admit(self, name: str, key: Path, say: Say) -> None:
         """Let the site with this public key in, under this name."""
+        if not re.fullmatch(r"[\w.-]{1,64}", name):
+            raise RepperError(
+                f"a site's name is letters, digits, dots, - and _, 64 at most: {name!r} is not"
+            )
         if not key.is_file():
             raise RepperError(f"there is no public key {key}: repper node prints and keeps it")
         if any(site.name == name for site in self.sites(say)):
@@ -304,7 +331,9 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 
 
 def node_environment(home: Path) -> dict[str, str]:
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home / "flwr"), "PATH": _path()}
+    # Decoded images lie in a cache: it belongs into the site's home, too.
+    own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
+    return {**os.environ, **QUIET, **own, "PATH": _path()}
 
 
 def program(name: str) -> str:

@@ -152,13 +152,13 @@ class GridEngine(Engine):
                         raise RepperError(problem)
                     good = read(answer, client)
                 except RepperError as error:
-                    waiting[client] = str(error)
+                    waiting[client] = why = wire.one_line(str(error))
                     away = isinstance(answer, Error) and answer.code in AWAY
                     if client in bad and not away:
                         hopeless[client] = waiting.pop(client)
                     else:
                         bad |= set() if away else {client}
-                        self._note(f"asking {self._names[client]} again: {error}")
+                        self._note(f"asking {self._names[client]} again: {why}")
                 else:
                     del waiting[client]
                     yield good

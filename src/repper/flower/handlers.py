@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.errors import RepperError
 from repper.flower import wire
+from repper.flower.site import TellableError
+
+log = logging.getLogger("repper")
 
 Handler = Callable[[Message, Context], Message]
 
@@ -34,14 +38,24 @@ def client_app(clients_of: Callable[[], Clients]) -> ClientApp:
 
 
 def answering(handler: Handler) -> Handler:
-    """A handler on one thread that answers with a sentence where it cannot do what it was asked."""
+    """A handler on one thread that answers with a sentence where it cannot do what it was asked.
+
+    What a site says to a server names nothing of its own: the whole sentence is in the site's log.
+    """
 
     def answer(message: Message, context: Context) -> Message:
         try:
             with one_thread():
                 return handler(message, context)
-        except RepperError as error:
-            return wire.said({"problem": str(error)}, message)
+        except Exception as error:
+            at_home = "home" in context.node_config
+            if not at_home and not isinstance(error, RepperError):
+                raise
+            problem = str(error)
+            if at_home and not isinstance(error, TellableError):
+                log.error("%s", error, exc_info=not isinstance(error, RepperError))
+                problem = "it could not do what it was asked: its own log says why"
+            return wire.said({"problem": problem}, message)
 
     return answer
 

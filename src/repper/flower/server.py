@@ -6,6 +6,7 @@ It never sees an image, a label, a class count or a head.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ class Federation:
     overwrite: bool = False
 
 
+MOST_IMAGES = 10**9
+"""No site has more; one that says so wants to own the mean."""
 Tell = Callable[..., None]
 """Takes the kind of an event and what is to be said of it: `tell("round", number=3)`."""
 
@@ -82,6 +85,7 @@ class Sites:
         for node, reply in self._asking.answers():
             problem = self._learn(node, reply)
             if problem and node in names:
+                problem = wire.one_line(problem)
                 # It is asked again when it has been started again.
                 self._unfit[node] = here[names[node]]
                 self._tell("note", text=f"{names[node]} cannot take part: {problem}")
@@ -93,8 +97,11 @@ class Sites:
             return "" if reply.code in AWAY else str(reply.reason)
         if problem := wire.problem_in(reply):
             return problem
-        examples = wire.told_in(reply).get("examples")
-        if type(examples) is not int or examples < 1:
+        try:
+            examples = wire.told_in(reply).get("examples")
+        except RepperError as error:
+            return str(error)
+        if type(examples) is not int or not 1 <= examples <= MOST_IMAGES:
             return f"it says that it has {examples!r} images"
         self._examples[node] = examples
         return ""
@@ -144,7 +151,13 @@ class SitesEngine(GridEngine):
         """Let every site fit its head; what it says of it, which may be nothing."""
 
         def read(reply: Message, client: int) -> tuple[int, wire.Told]:
-            return client, wire.told_in(reply)
+            said = wire.told_in(reply)
+            accuracy, private = said.get("accuracy"), said.get("private", "")
+            if accuracy is not None and not (type(accuracy) is float and 0 <= accuracy <= 100):
+                raise RepperError(f"it says that its accuracy is {accuracy!r}")
+            if not re.fullmatch(r"(?:[0-9a-f]{64})?", str(private)):
+                raise RepperError(f"it gives {private!r} as a digest")
+            return client, said
 
         arrays, everyone = wire.arrays_of(shared), range(len(self._names))
         told: wire.Told = {"round": number}
@@ -179,14 +192,22 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
             "settings": travelling(config), "run": run, "classes": "\n".join(federation.classes),
         }  # fmt: skip
         sites = Sites(grid, {**asked, "client": 0}, tell)
-        if not begun:
+        if begun:
+            _check_same(folder, roster, federation)
+        else:
             members = _gather(sites, federation, tell)
-            roster = {"run": run, "sites": members}
+            roster = {"run": run, "classes": federation.classes, "sites": members}
             write_atomically(folder / run_folder.SITES, json.dumps(roster, indent=2))
             write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
-            write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
         members = [(name, examples) for name, examples in roster["sites"]]
         checkpoint = run_folder.read_checkpoint(folder, shared) or Checkpoint(0, shared)
+        if checkpoint.number > (rounds := config.build_schedule().rounds):
+            raise RepperError(
+                f"{folder} has {checkpoint.number} rounds already, more than --rounds {rounds}"
+            )
+        if checkpoint.number < rounds:
+            (folder / run_folder.RESULT).unlink(missing_ok=True)
+        write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
         tell("begun", sites=[n for n, _ in members], rounds=config.rounds, done=checkpoint.number)
         engine = SitesEngine(grid, members, asked, folder, federation.patience, tell)
         with engine:
@@ -203,14 +224,29 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         return result
 
 
+def _check_same(folder: Path, roster: Mapping[str, Any], federation: Federation) -> None:
+    """Refuse to go on with other classes or sites: labels or clients would be others."""
+    names = [name for name, _ in roster["sites"]]
+    if list(roster["classes"]) != list(federation.classes):
+        given = ",".join(roster["classes"]) or "none"
+        raise RepperError(f"{folder} was begun with other classes: give --classes {given}")
+    if federation.sites and sorted(federation.sites) != names:
+        raise RepperError(f"{folder} was begun with other sites: give --sites {','.join(names)}")
+
+
 def _check(federation: Federation, *, needs_classes: bool) -> None:
     config = federation.config
+    if config.init and config.build_method().private("encoder."):
+        raise RepperError(
+            f"with {config.method} every site has an encoder of its own, which --init does not "
+            f"reach: leave it out"
+        )
     if config.build_method().pooled:
         raise RepperError(f"{config.method} needs all images in one place: choose another --method")
     if needs_classes and not federation.classes:
         raise RepperError(
-            f"{config.method} has one head for all sites, so all must know the same classes: name "
-            f"them with --classes"
+            f"{config.method} trains heads over all classes, so all sites must know the same ones: "
+            f"name them with --classes"
         )
     for name in ("evaluate_every", "validation", "head_curve"):
         if getattr(config, name):

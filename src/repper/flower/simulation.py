@@ -127,6 +127,8 @@ class SimulationEngine(Engine):
         """A node for every client, and one for who holds the images of all of them."""
         clients = self._task.partition.clients
         while len(nodes := sorted(self._grid.get_node_ids())) < clients:
+            if not self._thread.is_alive():
+                raise RepperError("Flower's simulation has ended by itself: see its output")
             time.sleep(PAUSE)
         return {c: Place(node) for c, node in enumerate([*nodes, nodes[0]])}
 

@@ -22,8 +22,7 @@ import tomli_w
 from repper import run_folder
 from repper.config import OPTIONS, Config
 from repper.datasets.dataset import Dataset, Split
-from repper.datasets.image_folder import Site as FolderOfSite
-from repper.datasets.image_folder import read_folder
+from repper.datasets.image_folder import SiteFolder, read_folder
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import Personal
@@ -38,7 +37,7 @@ from repper.private import PrivateStore
 
 SETTINGS = "site.toml"
 _STAGES = [name for name, option in OPTIONS.items() if option.group.startswith("stage")]
-_SERVERS_OWN = ("init", "init_clients", "stage1_clients", "head_curve")
+_SERVERS_OWN = ("init", "init_clients", "stage1_clients", "head_curve", "compile")
 TRAVELS = (
     *(name for name in _STAGES if name not in _SERVERS_OWN),
     "seed", "image_size", "test_share", "clients",
@@ -46,6 +45,12 @@ TRAVELS = (
 """Settings that a federation decides. No path is among them: a server cannot point a site at other
 files than the site's own choice."""
 CHANNELS, IMAGE_SIZE = 3, 32
+MOST_CLIENTS, LARGEST_IMAGE = 10_000, 512
+"""What a server may ask of a site's memory and disk."""
+
+
+class TellableError(RepperError):
+    """A mistake whose sentence may go to the server: it names no file, no folder and no class."""
 
 
 def travelling(config: Config) -> str:
@@ -88,15 +93,25 @@ class Site:
         """This site's part in the federation that asks."""
         try:
             settings = json.loads(told["settings"])
-            run, client, classes = str(told["run"]), int(told["client"]), told["classes"]
+            run, client, classes = str(told["run"]), told["client"], str(told["classes"])
+            numbers = (client, told.get("round", 0), told.get("last", 0))
             strange = sorted(set(settings) - set(TRAVELS))
         except (KeyError, TypeError, ValueError) as error:
-            raise RepperError(f"site {self.name!r} was asked what it cannot read") from error
+            raise TellableError("it was asked what it cannot read") from error
         if strange:
-            raise RepperError(f"site {self.name!r} does not take {strange[0]} from a server")
+            raise TellableError(f"it does not take {strange[0]} from a server")
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
-            raise RepperError(f"site {self.name!r} was asked in the name of no run: {run!r}")
+            raise TellableError(f"it was asked in the name of no run: {run!r}")
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise TellableError("it was asked about a client or round that is none")
         config = Config(**settings, data=self.data, device=resolve_device(self.device))
+        if config.clients > MOST_CLIENTS or (config.image_size or 0) > LARGEST_IMAGE:
+            raise TellableError(
+                f"it takes part with at most {MOST_CLIENTS} clients and images of {LARGEST_IMAGE} "
+                f"pixels"
+            )
+        if client >= config.clients:
+            raise TellableError(f"it was asked as client {client} of {config.clients}")
         agreed = tuple(classes.split("\n")) if classes else None
         return Part(self, config, self.home / "runs" / run, client, agreed)
 
@@ -118,7 +133,7 @@ class Part:
             image_size=self.config.image_size or IMAGE_SIZE,
             test_share=self.config.test_share,
             skip_unreadable=self.site.skip_unreadable,
-            site=FolderOfSite(self.site.name, self.classes),
+            site=SiteFolder(self.site.name, self.classes),
         )
         return replace(found, train=_in_colour(found.train), test=_in_colour(found.test))
 
@@ -164,9 +179,9 @@ class Part:
         store.forget_after(self.client, last)
         kept = store.path(self.client, last).is_file()
         if last and self.config.build_method().keeps_private and not kept:
-            raise RepperError(
-                f"site {self.site.name!r} has lost its own parameters of round {last}: restore "
-                f"its home folder, or begin a new run"
+            raise TellableError(
+                f"it has lost its own parameters of round {last}: restore its home folder, or "
+                f"begin a new run"
             )
 
     def personalize(self, shared: Params, number: int) -> Personal:

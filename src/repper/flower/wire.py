@@ -38,26 +38,33 @@ def params_in(record: ArrayRecord) -> Params:
     for name, array in record.items():
         try:
             values = array.numpy()
+            kind = values.dtype.name
         except Exception as error:  # whatever a stranger's bytes lead to
             raise RepperError(f"{name} cannot be read ({type(error).__name__})") from error
-        if values.dtype.name not in FLOATS:
-            raise RepperError(f"{name} has numbers of type {values.dtype}, not {FLOATS[0]}")
+        if kind not in FLOATS:
+            raise RepperError(f"{name} has numbers of type {kind}, not {FLOATS[0]}")
         params[name] = torch.from_numpy(values.astype(np.float32))
     return params
 
 
-def question(
-    kind: str, node: int, told: Told, shared: ArrayRecord | None = None, *, ttl: float | None = None
-) -> Message:
+def question(kind: str, node: int, told: Told, shared: ArrayRecord | None = None) -> Message:
     """A message to a node."""
     content = RecordDict({TOLD: ConfigRecord(told)})
     if shared is not None:
         content[SHARED] = shared
-    return Message(content, node, kind, ttl=ttl, group_id=str(told.get("round", "")))
+    return Message(content, node, kind, group_id=str(told.get("round", "")))
 
 
 def told_in(message: Message) -> Told:
-    return dict(message.content.config_records[TOLD])
+    try:
+        return dict(message.content.config_records[TOLD])
+    except KeyError as error:
+        raise RepperError(f"it lacks {error}") from error
+
+
+def one_line(text: str) -> str:
+    """A stranger's words, safe to print and to keep: one line of at most 300 characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:300])
 
 
 def shared_in(message: Message) -> Params:
