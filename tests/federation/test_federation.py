@@ -79,9 +79,9 @@ def test_a_site_that_joins_late_dies_in_a_round_and_comes_back(federation, sites
     south.process.end()
     watching = federation.federate(run, *FEDREP, "--classes", CLASSES)
     watching.says("waiting for 2 sites; connected: north\n")
+    south.spoil("hang 2")
     south.start()
     watching.says("round 1/2: north, south")
-    south.spoil("hang")
     south.hangs()
     south.process.kill()
     south.behave()
@@ -98,9 +98,9 @@ def test_a_site_that_joins_late_dies_in_a_round_and_comes_back(federation, sites
 def test_the_server_is_killed_and_the_federation_resumed(federation, sites, serial, tmp_path):
     """Also: an interruption ends the watching only, `--attach` takes it up again, `--stop`."""
     home, run, south = federation.home, tmp_path / "run", sites["south"]
+    south.spoil("hang 2")
     first = federation.federate(run, *FEDREP, "--classes", CLASSES)
     first.says("round 1/2")
-    south.spoil("hang")
     os.kill(first.process.pid, signal.SIGINT)
     assert first.end() == 130
     assert "the federation goes on" in first.said()

@@ -1,7 +1,8 @@
 """Loaded by every Python process of a site in these tests, because its folder is on PYTHONPATH.
 
 `MISCHIEF` names a folder of the test. All that the node sends is written to `sent` there. Each line
-of `todo` spoils one update: `nan`, `shape`, `float`, `count`, or `hang` for as long as it is there.
+of `todo` spoils one update: `nan`, `shape`, `float`, `count`, or `hang` for as long as it is there;
+`hang 2` hangs in round 2.
 """
 
 import importlib.abc
@@ -24,6 +25,9 @@ def spoil_updates(wire):
     def spoilt(update, asked, upload):
         todo = FOLDER / "todo"
         what, _, rest = todo.read_text().partition("\n") if todo.exists() else ("", "", "")
+        what, _, number = what.partition(" ")
+        if number and int(number) != wire.told_in(asked)["round"]:
+            return honest(update, asked, upload)
         shared, examples = dict(update.shared), update.examples
         name = min(shared)
         if what == "hang":
