@@ -246,7 +246,8 @@ def test_a_silent_site_is_waited_for_or_done_without():
 
     found = fit(nodes, Patience(0.05, 2), said, places)
     assert found == {0: late, 1: "good", 2: "good"}
-    assert set(said) == {f"waiting for site{n}: it has not answered yet" for n in (0, 1)}
+    waited = {f"waiting for site{n}: it has not answered yet" for n in (0, 1)}
+    assert set(said) == waited | {"asking site1 again: it has come back"}
 
 
 def test_a_site_that_is_not_connected_is_waited_for():
@@ -271,8 +272,10 @@ def test_a_site_has_one_open_question_until_it_comes_back():
         return nodes.places()
 
     looks: list[int] = []
-    assert fit(nodes, places=places) == {0: "good", 1: "good"}
+    said: list[str] = []
+    assert fit(nodes, said=said, places=places) == {0: "good", 1: "good"}
     assert [node for node, _ in nodes.asked] == [0, 1, 0]
+    assert said == ["asking site0 again: it has come back"]
 
 
 # Sites

@@ -27,6 +27,8 @@ AT_ONCE = 64
 AWAY = (3, 4, 5, 8)
 """Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
 
+UNANSWERED = "it has not answered yet"
+
 Answer = TypeVar("Answer")
 
 
@@ -140,7 +142,9 @@ class GridEngine(Engine):
             if now >= look:
                 here = self._nodes()
                 for client in asking.ask({c: here[c] for c in waiting if c in here}):
-                    waiting[client] = "it has not answered yet"
+                    if waiting[client] == UNANSWERED:
+                        self._note(f"asking {self._names[client]} again: it has come back")
+                    waiting[client] = UNANSWERED
                 look = now + LOOK
             for client, answer in asking.answers():
                 if client not in waiting:
