@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_samples, silhouette_score
+from threadpoolctl import threadpool_limits
 
 from repper.augment import normalize
 from repper.datasets.dataset import Dataset, Split
@@ -81,9 +82,12 @@ def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
 def embed(r: NDArray[Any], labels: NDArray[np.int64], knn: float) -> Embedding:
     """Features in the plane. The same features give the same picture."""
     perplexity = min(30.0, (len(r) - 1) / 3)
-    points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
-    parted = len(np.unique(labels)) > 1
-    silhouette = float(silhouette_score(r, labels)) if parted else float("nan")
+    # On one thread: for so few images it takes no longer, and threads of several processes that
+    # wait for each other on the same cores take three to four times as long.
+    with threadpool_limits(1):
+        points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
+        parted = len(np.unique(labels)) > 1
+        silhouette = float(silhouette_score(r, labels)) if parted else float("nan")
     return Embedding(points.astype(np.float64), labels, silhouette, knn)
 
 
