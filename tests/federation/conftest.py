@@ -52,6 +52,11 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+def _heed_interrupts() -> None:
+    """Whoever starts these tests in the background has told them to ignore interruptions."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Process:
     """A process and all that it starts, with its output in a file."""
 
@@ -60,7 +65,7 @@ class Process:
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 arguments, env=environment(**more), stdout=file, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_heed_interrupts,
             )  # fmt: skip
 
     def said(self) -> str:
