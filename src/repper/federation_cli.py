@@ -11,19 +11,17 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.arguments import Parser, add_settings, settings
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, missing_extra, unknown
+from repper.flower import PREFIX
 
 if TYPE_CHECKING:
     from repper.flower.deployment import Server
 
-PREFIX = "repper {"
-"""How a line of the server app's log begins that is meant for us."""
 NOT_HERE = ("data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
             "classes_per_client", "min_train", "min_test", "evaluate_every", "validation", "knn",
             "engine", "workers", "device", "head_curve", "init_clients", "stage1_clients",
@@ -272,9 +270,13 @@ def _events(server: Server) -> Iterator[dict[str, Any]]:
     log = server.log(_say)
     try:
         for line in log.stdout or ():
-            if (at := line.find(PREFIX)) >= 0:
-                with suppress(ValueError):  # somebody else's line that looks like ours
-                    yield json.loads(line[at + len(PREFIX) - 1 :])
+            _, prefix, text = line.partition(PREFIX)
+            try:
+                event = json.loads(text) if prefix else None
+            except ValueError:
+                continue  # somebody else's line that looks like ours
+            if event is not None:
+                yield event
     finally:
         log.terminate()
         log.wait()

@@ -25,7 +25,7 @@ from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
 from repper.errors import RepperError, unknown
 from repper.experiment import Finished, RoundDone, execute
-from repper.flower import wire
+from repper.flower import PREFIX, wire
 from repper.flower.grid_engine import GridEngine, Patience, Place
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
@@ -34,8 +34,6 @@ from repper.methods.method import keeps_own
 from repper.params import Params
 from repper.plan import plan
 
-PREFIX = "repper "
-"""What a line begins with that `repper federate` reads from the log."""
 LAST_WORDS = 1.0
 """Seconds in which the last line of the log gets to those who watch."""
 NOT_SETTINGS = (

@@ -173,7 +173,7 @@ class Server:
                 f"{CERTIFICATE} and {KEY}, or remove them all to make new ones"
             )
         if not found:
-            make_certificates(self.home, list(dict.fromkeys(reversed(known))))
+            make_certificates(self.home, list(dict.fromkeys(known)))
         certificate = x509.load_pem_x509_certificate((self.home / CERTIFICATE).read_bytes())
         names_in = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         held = {str(name.value) for name in names_in.value}
@@ -280,11 +280,16 @@ class Server:
         answer = self.flwr(*command, say=say, named=True)
         write_atomically(self.home / "run.json", json.dumps({"run": str(answer["run-id"])}))
 
+    def _last_run(self) -> str | None:
+        """Flower's number of the run that was started last, whether it is over or not."""
+        try:
+            return str(json.loads((self.home / "run.json").read_text())["run"])
+        except (OSError, ValueError, KeyError):
+            return None
+
     def _current(self, say: Say) -> str | None:
         """Flower's number of the run that is going on, if there is one."""
-        try:
-            run = str(json.loads((self.home / "run.json").read_text())["run"])
-        except (OSError, ValueError, KeyError):
+        if (run := self._last_run()) is None:
             return None
         runs = self.flwr("list", "--run-id", run, say=say)["runs"]
         return run if runs and not runs[0]["status"].startswith("finished") else None
@@ -297,10 +302,8 @@ class Server:
 
     def log(self, say: Say) -> subprocess.Popen[str]:
         """The log of the last run, from its beginning and as it grows."""
-        try:
-            run = str(json.loads((self.home / "run.json").read_text())["run"])
-        except (OSError, ValueError, KeyError) as error:
-            raise RepperError(f"no federation was started from {self.home} yet") from error
+        if (run := self._last_run()) is None:
+            raise RepperError(f"no federation was started from {self.home} yet")
         command = [program("flwr"), "log", run, LINK, "--stream"]
         say(shown(command, self.environment))
         return subprocess.Popen(
@@ -341,7 +344,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise RepperError(f"there is no program {name}: pip install 'repper[flower]'")
+        raise RepperError(f"there is no program {name}: pip install 'repper[train,flower]'")
     return found
 
 

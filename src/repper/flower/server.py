@@ -1,6 +1,6 @@
 """The server of a federation of sites: the round loop over Flower's grid, into a run folder.
 
-It never sees an image, a label, a class count or a head.
+It never sees an image, a label, a class count or the head that a site fits for itself.
 """
 
 from __future__ import annotations

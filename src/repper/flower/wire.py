@@ -88,7 +88,7 @@ def update_in(reply: Message, client: int) -> Update:
         raise RepperError(f"it lacks {error}") from error
     if not isinstance(loss, int | float):
         raise RepperError(f"its loss is {loss!r}")
-    return Update(client, params, examples, float(loss))  # type: ignore[arg-type]
+    return Update(client, params, examples, float(loss))  # type: ignore[arg-type]  # as sent: `check` refuses what is no number of examples
 
 
 def said(content: Told, asked: Message) -> Message:
