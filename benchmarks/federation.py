@@ -27,7 +27,8 @@ import tomli_w
 from PIL import Image
 
 from repper.errors import RepperError
-from repper.flower.deployment import LINK, Server, program
+from repper.flower.deployment import LINK, Server
+from repper.flower.programs import program
 
 CLASSES = tuple("abcdefghij")
 PEERS = Path(__file__).parent / "peers"

@@ -9,8 +9,8 @@ from repper.config import OPTIONS, Config
 
 pytest.importorskip("flwr")
 
+from repper.flower.app_folder import write_app
 from repper.flower.apps import NOT_SETTINGS, config_in
-from repper.flower.deployment import write_app
 
 APP = Path(__file__).parents[1] / "flower-app"
 

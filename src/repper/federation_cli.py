@@ -128,7 +128,7 @@ def _port(text: str) -> int:
 
 def _become(command: list[str], environment: dict[str, str]) -> None:
     """Go on as Flower's program, which then gets the signals that are meant for us."""
-    from repper.flower.deployment import shown
+    from repper.flower.programs import shown
 
     _say(shown(command, environment))
     sys.stdout.flush()
@@ -137,12 +137,8 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 
 def _node(options: argparse.Namespace) -> int:
     try:
-        from repper.flower.deployment import (
-            check_certificate,
-            make_site_key,
-            node_command,
-            node_environment,
-        )
+        from repper.flower.deployment import node_command, node_environment
+        from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import Site
         from repper.plan import resolve_device
     except ModuleNotFoundError as error:
@@ -181,12 +177,14 @@ def _federate(options: argparse.Namespace) -> int:
         raise missing_extra(error.name or "Flower", "train,flower", "repper federate") from error
     server = Server(Path(options.home).absolute())
     server.check()
+    given = settings(options, FEDERATE_SETTINGS)
+    if options.attach or options.stop:
+        _refuse_settings(options, given)
     if options.stop:
         server.stop(_say)
         print("Stopped; the same command with --resume goes on.")
         return 0
     if not options.attach:
-        given = settings(options, FEDERATE_SETTINGS)
         config = Config(**given)
         if config.out is None:
             raise RepperError("a federation needs a folder to write to: give --out")
@@ -197,6 +195,14 @@ def _federate(options: argparse.Namespace) -> int:
                 raise unknown("site", name, known)
         server.start(content, _say)
     return _watch(server, options)
+
+
+def _refuse_settings(options: argparse.Namespace, given: dict[str, Any]) -> None:
+    """A federation that runs has its settings already."""
+    own = (options.sites, options.classes, options.resume, options.overwrite)
+    if given or any(own) or options.round_timeout != "0" or options.min_cohort != "0":
+        flag = "--attach" if options.attach else "--stop"
+        raise RepperError(f"{flag} takes no settings: the federation that runs has its own")
 
 
 def _run_config(

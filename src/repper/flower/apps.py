@@ -26,12 +26,11 @@ from repper.engines.client import Clients, Task
 from repper.errors import RepperError, unknown
 from repper.experiment import Finished, RoundDone, execute
 from repper.flower import PREFIX, wire
-from repper.flower.grid_engine import GridEngine, Patience, Place
+from repper.flower.grid_engine import GridEngine, Patience, Place, SimulatedNodes
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
 from repper.methods.method import keeps_own
-from repper.params import Params
 from repper.plan import plan
 
 LAST_WORDS = 1.0
@@ -101,29 +100,17 @@ def _federation(given: Mapping[str, Any], config: Config) -> Federation:
     )
 
 
-class _Nodes(GridEngine):
-    """The nodes of a simulation: any of them can be any client, so two are enough."""
-
-    def __init__(self, grid: Grid, task: Task, data: Dataset) -> None:
-        names = [f"client {n}" for n in range(task.partition.clients + 1)]
-
-        def nodes() -> dict[int, Place]:
-            here = sorted(grid.get_node_ids())
-            return {c: Place(here[c % len(here)]) for c in range(len(names))} if here else {}
-
-        super().__init__(grid, nodes, {}, names=names)
-        self._probes = Clients.of(task, data)
-
-    def probe(self, shared: Params) -> float | None:
-        self._probes.receive(shared)
-        return self._probes.probe()
-
-
 def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
     """The whole of `repper run`, with the nodes of a simulation as its clients."""
 
     def engine(task: Task, data: Dataset, workers: int) -> GridEngine:
-        return _Nodes(grid, task, data)
+        def nodes() -> dict[int, Place]:
+            # Any of them can be any client, so two are enough.
+            here = sorted(grid.get_node_ids())
+            all_clients = range(task.partition.clients + 1)
+            return {c: Place(here[c % len(here)]) for c in all_clients} if here else {}
+
+        return SimulatedNodes(grid, task, data, nodes)
 
     resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
     for event in execute(config, resume=resume, overwrite=overwrite, engine=engine):

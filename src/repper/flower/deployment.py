@@ -1,142 +1,29 @@
-"""The ceremony of a deployment: certificates, keys and Flower's commands, each of which is shown.
+"""A server's home and a site's home: folders from which Flower's commands are put together.
 
-A server's home and a site's home are folders. Nothing in here talks to a network: Flower's own
-programs do.
+Nothing in here talks to a network: Flower's own programs do.
 """
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
-import os
 import re
-import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from repper.config import OPTIONS
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
+from repper.flower.app_folder import write_app
+from repper.flower.keys import CA, CERTIFICATE, KEY, make_certificates, names_in
+from repper.flower.programs import program, quiet, shown
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-"""Nothing that we start reports to anybody, looks for updates or installs anything."""
 LINK = "repper"
 """What Flower calls our server in its configuration."""
-CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
-VALID = datetime.timedelta(days=825)
-
 Say = Callable[[str], None]
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-
-
-def make_certificates(home: Path, names: Sequence[str]) -> None:
-    """An authority of this federation's own, and a certificate of the server by these names."""
-    authority, own = (
-        ec.generate_private_key(ec.SECP384R1()),
-        ec.generate_private_key(ec.SECP384R1()),
-    )
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "repper federation")])
-    now = datetime.datetime.now(datetime.UTC)
-
-    def builder(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + VALID)
-        )
-
-    ca = (
-        builder(issuer, authority.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "repper server")])
-    server = (
-        builder(subject, own.public_key())
-        .add_extension(
-            x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False
-        )
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    # The authority's own key is not kept: nobody can make another certificate in its name.
-    write_secret(home / KEY, _pem(own))
-    write_atomically(home / CERTIFICATE, server.public_bytes(serialization.Encoding.PEM))
-    write_atomically(home / CA, ca.public_bytes(serialization.Encoding.PEM))
-
-
-def _alternative(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        if re.fullmatch(r"[A-Za-z0-9.*-]{1,253}", name):
-            return x509.DNSName(name)
-        raise RepperError(
-            f"--name {name!r} is neither an address nor a host name in plain letters (xn--...)"
-        ) from None
-
-
-def check_certificate(path: Path) -> None:
-    """Refuse a file by which no server could be known."""
-    try:
-        x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise RepperError(f"there is no file {path}: take {CA} from the server's home") from error
-    except ValueError as error:
-        raise RepperError(f"{path} is no certificate: take {CA} from the server's home") from error
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def make_site_key(path: Path) -> str:
-    """A site's key, made once; returns the public half as one line."""
-    public = path.with_suffix(".pub")
-    if path.exists() and not public.exists():
-        raise RepperError(f"{public} is missing: restore it, or remove {path} to make a new key")
-    if not path.exists():
-        key = ec.generate_private_key(ec.SECP384R1())
-        write_secret(
-            path,
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.OpenSSH,
-                serialization.NoEncryption(),
-            ),
-        )
-        line = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        write_atomically(public, line + b"\n")
-    return public.read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -174,9 +61,7 @@ class Server:
             )
         if not found:
             make_certificates(self.home, list(dict.fromkeys(known)))
-        certificate = x509.load_pem_x509_certificate((self.home / CERTIFICATE).read_bytes())
-        names_in = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        held = {str(name.value) for name in names_in.value}
+        held = names_in(self.home / CERTIFICATE)
         if lacking := [name for name in (own, *names) if name not in held]:
             raise RepperError(
                 f"the certificate in {self.home} is not for {lacking[0]}: remove {CA}, "
@@ -206,7 +91,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **QUIET, "FLWR_HOME": str(self.home / "flwr"), "PATH": _path()}
+        return quiet(FLWR_HOME=str(self.home / "flwr"))
 
     def flwr(self, *arguments: str, say: Say, named: bool = False) -> Any:
         """What a command of `flwr` answers; `named` if the arguments name the server already."""
@@ -335,69 +220,4 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 
 def node_environment(home: Path) -> dict[str, str]:
     # Decoded images lie in a cache: it belongs into the site's home, too.
-    own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
-    return {**os.environ, **QUIET, **own, "PATH": _path()}
-
-
-def program(name: str) -> str:
-    """Flower's program of this name, beside our Python."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise RepperError(f"there is no program {name}: pip install 'repper[train,flower]'")
-    return found
-
-
-def _path() -> str:
-    """Flower starts its own programs by name: those beside our Python come first."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def shown(command: Sequence[str], environment: dict[str, str]) -> str:
-    """A command as one could type it, with the variables that matter."""
-    keys = [*QUIET, "FLWR_HOME"]
-    variables = [f"{key}={shlex.quote(environment[key])}" for key in keys if key in environment]
-    return " ".join(["$", *variables, shlex.join([Path(command[0]).name, *command[1:]])])
-
-
-def write_app(folder: Path) -> None:
-    """The app folder that `flwr run` takes, with every setting of `repper run` in its config."""
-    config: dict[str, Any] = {
-        "federation": "simulation", "sites": "", "classes": "", "round-timeout": 0.0,
-        "min-cohort": 0, "resume": False, "overwrite": False,
-    }  # fmt: skip
-    for option in OPTIONS.values():
-        config[option.key] = "" if option.default is None else option.default
-    project = {
-        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {
-            "name": "repper-app", "version": "1.0.0",
-            "description": "Federated image classifiers that fit each client",
-            "license": {"file": "LICENSE"},
-            "dependencies": ["flwr>=1.41,<1.43", "repper[train,flower]"],
-        },
-        "tool": {
-            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
-            "flwr": {
-                "app": {
-                    "publisher": "repper", "fab-format-version": 1,
-                    "flwr-version-target": "1.41.0",
-                    "components": {
-                        "serverapp": "repper_app:server", "clientapp": "repper_app:client",
-                    },
-                    "config": config,
-                }
-            },
-        },
-    }  # fmt: skip
-    (folder / "repper_app").mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "pyproject.toml", tomli_w.dumps(project))
-    write_atomically(
-        folder / "LICENSE", "Apache License 2.0, https://www.apache.org/licenses/LICENSE-2.0\n"
-    )
-    write_atomically(
-        folder / "repper_app" / "__init__.py",
-        '"""What Flower starts; everything is in repper itself."""\n\n'
-        "from repper.flower.apps import client, server\n\n"
-        '__all__ = ["client", "server"]\n',
-    )
+    return quiet(FLWR_HOME=str(home / "flwr"), XDG_CACHE_HOME=str(home / "cache"))

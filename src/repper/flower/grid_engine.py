@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeVar
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
 
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
 from repper.engines.engine import Absent, Engine, Personal, Update
 from repper.errors import RepperError
 from repper.federate import check
@@ -217,3 +219,18 @@ class Asking:
             if client not in self._open.values():
                 self._asked.pop(client, None)
             yield client, reply.error if reply.has_error() else reply
+
+
+class SimulatedNodes(GridEngine):
+    """Nodes that can each be any client of one data set, which is here, too, for probes."""
+
+    def __init__(
+        self, grid: Grid, task: Task, data: Dataset, nodes: Callable[[], Mapping[int, Place]]
+    ) -> None:
+        names = [f"client {n}" for n in range(task.partition.clients + 1)]
+        super().__init__(grid, nodes, {}, names=names)
+        self._probes = Clients.of(task, data)
+
+    def probe(self, shared: Params) -> float | None:
+        self._probes.receive(shared)
+        return self._probes.probe()

@@ -29,13 +29,12 @@ from repper.engines.client import Clients, Task
 from repper.engines.engine import Absent, Engine, Personal, Update
 from repper.engines.pool import KEEP_MEMORY, cores
 from repper.errors import RepperError
-from repper.flower.grid_engine import PAUSE, GridEngine, Place
+from repper.flower import programs
+from repper.flower.grid_engine import PAUSE, Place, SimulatedNodes
 from repper.flower.handlers import client_app
 from repper.params import Params
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
+QUIET = programs.QUIET | {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Else Ray hides a machine's accelerators from our workers, and warns that it does.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -86,9 +85,7 @@ class SimulationEngine(Engine):
         arrays = [a for s in (self._data.train, self._data.test) for a in (s.images, s.labels)]
         fleet = Fleet(ray.put((self._task, *arrays)))
         self._grid = self._open_grid(fleet)
-        names = [f"client {n}" for n in range(self._task.partition.clients + 1)]
-        self._engine = GridEngine(self._grid, self._nodes, {}, names=names)
-        self._probes = Clients.of(self._task, self._data)
+        self._engine = SimulatedNodes(self._grid, self._task, self._data, self._nodes)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -141,8 +138,7 @@ class SimulationEngine(Engine):
         return self._engine.personalize(shared, clients, number, save_to)
 
     def probe(self, shared: Params) -> float | None:
-        self._probes.receive(shared)
-        return self._probes.probe()
+        return self._engine.probe(shared)
 
 
 def _start_ray(workers: int) -> None:
