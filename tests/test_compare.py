@@ -158,7 +158,7 @@ def test_from_python(digits, tmp_path):
     found = api.compare(
         ["fedavg", "fedavg+finetune"], digits, augment_for={"fedavg": "none"}, out=tmp_path / "c", **QUICK
     )  # fmt: skip
-    assert found.reference == "fedavg+keep (none augmentation)"
+    assert found.reference == "fedavg+keep (no augmentation)"
     assert found.lines[1].accuracy > found.lines[0].accuracy
 
 
@@ -169,7 +169,7 @@ def test_augmentation_can_differ_by_method(digits, tmp_path):
     events = run_all(digits, folder, "repper+linear,fedavg", augment_for="fedavg=none")
     levels = {p.name: api.open_run(p).config.augment for p in (folder / "cells").iterdir()}
     assert levels == {"repper+linear-seed0": "strong", "fedavg+keep-none-seed0": "none"}
-    assert table(events).lines[1].row == "fedavg+keep (none augmentation)"
+    assert table(events).lines[1].row == "fedavg+keep (no augmentation)"
     # The same comparison without the flag goes into the same folder: only fedavg is run again.
     both = run_all(digits, folder, "repper+linear,fedavg", resume=True)
     assert [e.row.name for e in both if isinstance(e, CellStarted)] == ["fedavg+keep"]

@@ -33,8 +33,10 @@ class Row:
 
     @property
     def name(self) -> str:
-        own = f" ({self.augment} augmentation)" if self.augment else ""
-        return f"{self.method}+{self.personalize}{own}"
+        own = {None: "", "none": " (no augmentation)"}
+        return f"{self.method}+{self.personalize}" + own.get(
+            self.augment, f" ({self.augment} augmentation)"
+        )
 
     @property
     def training(self) -> tuple[str, str | None]:
