@@ -15,7 +15,7 @@ LAYERS = [
     "partition", "augment", "compiler", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "config_file", "engines", "federate", "run_folder", "runs", "tensorboard", "plan", "experiment", "flower",
     "comparison", "grid", "newcomers", "gradients", "experiments", "reproduce_events", "reproduction", "plots", "embedding",
-    "figures", "reproduce", "report", "progress", "federation_display", "__init__", "arguments", "federation_cli", "cli", "__main__",
+    "figures", "panels", "measures", "estimate", "reproduce", "report", "progress", "federation_display", "__init__", "arguments", "federation_cli", "cli", "__main__",
 ]  # fmt: skip
 """Each file imports only from itself and from those above it."""
 

@@ -1,8 +1,10 @@
 """The report in a real browser: Chromium, without a window."""
 
+import json
 import shutil
 
 import pytest
+from PIL import Image
 
 from repper.report import write_report
 
@@ -32,18 +34,35 @@ def address(reported, tmp_path_factory):
     return path.as_uri()
 
 
+@pytest.fixture(scope="module")
+def reproduced(reported, tmp_path_factory):
+    """The page of a table of the paper of which one column was run, with a picture."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    identity = {"experiment": "table2", "preset": "small", "seeds": 2}
+    (folder / "reproduction.json").write_text(json.dumps(identity))
+    shutil.copytree(reported / "both", folder / "panels" / "cifar10-alpha-0.5")
+    (folder / "figures").mkdir()
+    Image.new("RGB", (1600, 500), "white").save(folder / "figures" / "tsne-methods.png")
+    write_report([folder], folder / "report.html", tsne=False)
+    return (folder / "report.html").as_uri()
+
+
 @pytest.fixture
 def opened(browser, address):
     """Open the page; whatever it complains of, or asks for, makes the test fail."""
     pages, troubles = [], []
 
-    def open_page(width=1200, height=900, dark=False):
+    def open_page(width=1200, height=900, dark=False, address=address):
+        def asked(url):
+            if url != address and not url.startswith("data:"):
+                troubles.append(url)
+
         page = browser.new_page(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: troubles.append(request.url))
+        page.on("request", lambda request: asked(request.url))
         page.goto(address)
         pages.append(page)
         return page
@@ -51,7 +70,7 @@ def opened(browser, address):
     yield open_page
     for page in pages:
         page.close()
-    assert [trouble for trouble in troubles if trouble != address] == []
+    assert troubles == []
 
 
 def column(page, place):
@@ -82,6 +101,20 @@ def test_a_filter_hides_and_shows_rows(opened):
     assert page.locator("tr[data-label='repper+linear']").first.is_visible()
     box.check()
     assert rows.first.is_visible()
+
+
+@pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])
+def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, width):
+    page = opened(width, address=reproduced)
+    first = page.locator("section").first
+    assert first.locator("h2").inner_text().startswith("Table 2:")
+    line = first.locator("table").first.locator("tbody tr", has_text="cifar10, alpha 0.5")
+    assert "(81.04)" in line.inner_text()
+    assert "not run" in first.locator("table").first.locator("tbody tr").first.inner_text()
+    picture = first.get_by_alt_text("One client's images by the encoder of every method (t-SNE)")
+    assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [1600, 500]
+    # What is wider than a phone scrolls in its own frame.
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])

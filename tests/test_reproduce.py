@@ -12,12 +12,14 @@ import pytest
 from repper import open_run
 from repper.config import Config
 from repper.errors import RepperError
+from repper.estimate import estimate
 from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import Finding, claims_of
 from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
+from repper.panels import epochs_in, panel_config
 from repper.report import write_report
-from repper.reproduce import _epochs, estimate, panel_config, reproduce
+from repper.reproduce import reproduce
 from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
 from repper.reproduction import PanelResult, Reproduction
 
@@ -144,6 +146,20 @@ def test_ours_stand_beside_the_papers(done):
     assert rows[2]["paper"] == rows[3]["ours"] == ""
 
 
+def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):
+    panels = [
+        Panel(name, {"data": "digits"}, ("fedavg+keep",), {"fedavg+keep": 5.0})
+        for name in ("first", "second")
+    ]
+    two = dataclasses.replace(TWO, panels=tuple(panels))
+    running = reproduce(two, TINY, tmp_path / "out", how={"engine": "serial"})
+    next(event for event in running if isinstance(event, PanelStarted) and event.number == 2)
+    running.close()
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "| second | not run (5.00) |" in text
+    assert re.search(r"\| first \| \*\*[\d.]+\*\* \(5.00\) \|", text)
+
+
 def test_a_finished_table_is_only_read(done):
     folder, how, events = done
     again = list(reproduce(TWO, TINY, folder, resume=True, how=how))
@@ -200,7 +216,7 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     )
     *_, last = reproduce(experiment, TINY, tmp_path / "out", how={"engine": "serial"})
     [extra] = last.reproduction.extras
-    found = {tuple(line[1:3]): [float(n) for n in line[3:6]] for line in extra.cells[1:]}
+    found = {tuple(line[:2]): [float(n) for n in line[2:5]] for line in extra.cells[1:]}
     assert set(found) == {
         ("repper", "gradient norm"), ("repper", "factor |P - X|"),
         ("repper", "hardness of positives"), ("fedavg", "gradient norm"),
@@ -301,9 +317,9 @@ def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):
 
 def test_work_is_counted_in_passes_over_clients():
     config = Config(clients=20, rounds=10, participation=0.2, epochs=3)
-    assert _epochs(config) == 10 * 4 * 3 * 2  # RepPer looks at two views
-    assert _epochs(dataclasses.replace(config, method="fedavg")) == 10 * 4 * 3
-    assert _epochs(dataclasses.replace(config, method="local")) == 2 * 20 * 3
+    assert epochs_in(config) == 10 * 4 * 3 * 2  # RepPer looks at two views
+    assert epochs_in(dataclasses.replace(config, method="fedavg")) == 10 * 4 * 3
+    assert epochs_in(dataclasses.replace(config, method="local")) == 2 * 20 * 3
 
 
 def test_the_command_line(repper, tmp_path):

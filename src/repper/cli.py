@@ -235,8 +235,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     how = flags(options)
     Config(**how)
     try:
+        from repper.estimate import estimate
         from repper.progress import Display, print_estimates, print_reproduction
-        from repper.reproduce import estimate, reproduce
+        from repper.reproduce import reproduce
         from repper.reproduce_events import Reproduced
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper reproduce") from error

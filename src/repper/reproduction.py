@@ -23,6 +23,8 @@ SETTINGS = "reproduction.json"
 PANELS = "panels"
 FOUND = "found.json"
 FIGURES = "figures"
+NOT_RUN = "not run"
+"""Why a panel is missing that was not reached yet."""
 CAPTIONS = {
     "tsne-methods": "One client's images by the encoder of every method (t-SNE)",
     "tsne-clients": "Clients' images by their own local encoders, and all classes by the server's",
@@ -82,7 +84,7 @@ class Reproduction:
             if (cells / f"{TABLE}.json").is_file():
                 results.append(PanelResult(panel, Comparison.open(cells)))
             else:
-                results.append(PanelResult(panel, None, kept["missing"].get(panel.name, "not run")))
+                results.append(PanelResult(panel, None, kept["missing"].get(panel.name, NOT_RUN)))
         extras = tuple(Extra(**extra) for extra in kept["extras"])
         return cls(folder, experiment, preset, seeds, tuple(results), extras)
 
@@ -148,7 +150,7 @@ class Reproduction:
             *(
                 f"### {result.panel.name}\n\n{result.comparison.markdown()}"
                 if result.comparison
-                else f"### {result.panel.name}\n\nNot run: {result.missing}."
+                else f"### {result.panel.name}\n\n{result.missing.capitalize()}."
                 for result in self.panels
             ),
         ]
@@ -185,9 +187,10 @@ class Reproduction:
         for result in self.panels:
             ours = result.ours()
             best = max(ours.values(), default=None)
+            none = NOT_RUN if result.missing == NOT_RUN else "no data"
             line = [result.panel.name]
             for row in rows:
-                value = "no data" if result.missing else figure(ours.get(row))
+                value = none if result.missing else figure(ours.get(row))
                 if row in ours and ours[row] == best:
                     value = f"**{value}**"
                 paper = result.panel.printed.get(row)

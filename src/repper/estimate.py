@@ -1,0 +1,73 @@
+"""What an experiment would take on this machine, from a step of each of its trainings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repper.config import Config
+from repper.datasets.dataset import Dataset
+from repper.engines.client import Clients, Task
+from repper.engines.engine import one_thread
+from repper.engines.pool import cores
+from repper.errors import RepperError
+from repper.experiments.experiment import Experiment, Preset
+from repper.panels import Loaded, epochs_in, panel_config, rows_in
+from repper.params import clone, params_of, select
+from repper.partition import Partition
+from repper.plan import plan
+from repper.reproduce_events import Estimate
+
+
+def estimate(
+    experiment: Experiment,
+    preset: Preset,
+    *,
+    seeds: int = 1,
+    how: Mapping[str, Any] | None = None,
+) -> Iterator[Estimate]:
+    """Time a step of every training, and say what all of them would take."""
+    loaded = Loaded()
+    timed: dict[tuple[object, ...], float] = {}
+    for panel in experiment.panels:
+        config = panel_config(experiment, preset, panel, Path("nowhere"), how)
+        try:
+            data = loaded.data_of(config)
+        except RepperError as error:
+            yield Estimate(panel, None, str(error))
+            continue
+        seconds = 0.0
+        for row in {row.training: row for row in rows_in(panel)}.values():
+            one = row.config(config, config.seed, Path("nowhere"))
+            key = (one.method, one.encoder, one.width, len(data.classes), data.size)
+            if key not in timed:
+                timed[key] = _seconds_per_view(one, data)
+            images = len(data.train) / one.clients
+            seconds += epochs_in(one) * images * timed[key]
+        workers = int((how or {}).get("workers") or cores())
+        yield Estimate(panel, seeds * seconds / workers)
+
+
+def _seconds_per_view(config: Config, data: Dataset) -> float:
+    """The seconds of one core for a view of an image in training, from the second of two steps."""
+    count = min(config.batch, len(data.train))
+    rows = np.arange(count)
+    partition = Partition((rows,), (np.zeros(0, np.int64),))
+    one = Config(**{**config.__dict__, "clients": 1, "epochs": 1, "participation": 1.0})
+    planned = plan(one, data, partition)
+    task = Task(
+        planned.config, planned.spec, partition, data.classes, data.flip, planned.config.device
+    )
+    with one_thread():
+        clients = Clients.of(task, data)
+        clients.receive(clone(select(params_of(planned.network), planned.method.shared)))
+        clients.fit(0, 1)
+        began = time.perf_counter()
+        clients.fit(0, 1)
+        seconds = time.perf_counter() - began
+    views = count * sum(phase.epochs * phase.views for phase in planned.method.phases())
+    return seconds / views

@@ -1,0 +1,66 @@
+"""The panels of an experiment as comparisons in folders: settings, rows, runs and images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from repper.comparison import Row
+from repper.config import Config
+from repper.datasets.dataset import Dataset
+from repper.experiments.experiment import Experiment, Panel, Preset
+from repper.grid import rows_of
+from repper.methods.schedule import cohort_size
+from repper.reproduction import PANELS
+from repper.runs import Run
+
+
+def panel_config(
+    experiment: Experiment,
+    preset: Preset,
+    panel: Panel,
+    folder: Path,
+    how: Mapping[str, Any] | None = None,
+) -> Config:
+    """What all runs of a panel have in common."""
+    settings = preset.settings(experiment, panel)
+    return Config(**settings, **(how or {}), out=str(folder / PANELS / panel.folder))
+
+
+def rows_in(panel: Panel) -> list[Row]:
+    return rows_of(",".join(panel.rows))
+
+
+def cells_of(panel: Panel, config: Config) -> Iterator[tuple[str, Run]]:
+    """The first seed's run of every row of a panel."""
+    folder = Path(str(config.out))
+    for row in rows_in(panel):
+        yield row.name, Run(Path(str(row.config(config, config.seed, folder).out)))
+
+
+def epochs_in(config: Config) -> float:
+    """Passes over one client's views that a training makes, summed over rounds and clients."""
+    schedule = config.build_schedule()
+    cohort = cohort_size(config.clients, schedule.participation)
+    phases = config.build_method().phases()
+    return schedule.rounds * cohort * sum(phase.epochs * phase.views for phase in phases)
+
+
+class Loaded:
+    """The data set of the last panel, kept for the next."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._data: Dataset | None = None
+
+    def data_of(self, config: Config) -> Dataset:
+        key = (config.data, config.train_images, config.data_dir)
+        if self._data is None or key != self._key:
+            self._data, self._key = config.load_data(), key
+        return self._data
+
+
+def without(config: Config) -> str:
+    """Why a panel is left out, in words that name no folder of this machine."""
+    return f"no images of {config.data} could be loaded"
