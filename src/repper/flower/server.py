@@ -177,8 +177,13 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         data="sites",
     )
     method, spec, folder = config.build_method(), spec_of(config), federation.folder
+    _check(federation)
     network = initial_network(config, method, spec, max(2, len(federation.classes)))
-    _check(federation, needs_classes=network.linear_head is not None)
+    if network.linear_head is not None and not federation.classes:
+        raise RepperError(
+            f"{config.method} trains heads over all classes, so all sites must know the same ones: "
+            f"name them with --classes"
+        )
     shared = clone(select(params_of(network), method.shared))
     run_folder.check_folder(
         folder, config, resume=federation.resume, overwrite=federation.overwrite
@@ -234,7 +239,7 @@ def _check_same(folder: Path, roster: Mapping[str, Any], federation: Federation)
         raise RepperError(f"{folder} was begun with other sites: give --sites {','.join(names)}")
 
 
-def _check(federation: Federation, *, needs_classes: bool) -> None:
+def _check(federation: Federation) -> None:
     config = federation.config
     if config.init and config.build_method().private("encoder."):
         raise RepperError(
@@ -243,11 +248,6 @@ def _check(federation: Federation, *, needs_classes: bool) -> None:
         )
     if config.build_method().pooled:
         raise RepperError(f"{config.method} needs all images in one place: choose another --method")
-    if needs_classes and not federation.classes:
-        raise RepperError(
-            f"{config.method} trains heads over all classes, so all sites must know the same ones: "
-            f"name them with --classes"
-        )
     for name in ("evaluate_every", "validation", "head_curve"):
         if getattr(config, name):
             raise RepperError(
