@@ -38,7 +38,7 @@ from repper.private import PrivateStore
 SHARED = {"encoder.weight": torch.tensor([[1.0, 2.0]]), "encoder.bias": torch.tensor(0.5)}
 AWAY, RAISED = Error(5, "the node is away"), Error(2, "the app raised an error")
 
-Answer = Callable[[Message], Message | Error | None]
+Answer = Callable[[Message], Message | Error | Exception | None]
 
 
 class Nodes:
@@ -48,7 +48,7 @@ class Nodes:
         self.answers = dict(enumerate(answers))
         self.since = dict.fromkeys(self.answers, "morning")
         self.asked: list[tuple[int, Message]] = []
-        self._replies: dict[str, Message] = {}
+        self._replies: dict[str, Message | Exception] = {}
 
     def get_nodes(self) -> list[NodeInfo]:
         return [
@@ -71,7 +71,10 @@ class Nodes:
         return number
 
     def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(number) for number in numbers if number in self._replies]
+        found = [self._replies.pop(number) for number in numbers if number in self._replies]
+        if broken := [reply for reply in found if isinstance(reply, Exception)]:
+            raise broken[0]  # and the others are lost
+        return found
 
     def places(self) -> dict[int, Place]:
         return {node: Place(node, since) for node, since in self.since.items()}
@@ -201,6 +204,7 @@ def test_a_personal_result_travels_whole():
         (lambda m: wire.said({"problem": "its disk is full"}, m), "its disk is full"),
         (lambda m: wire.said({}, m), "it lacks"),
         (lambda m: RAISED, "the app raised an error"),
+        (lambda m: ValueError("junk"), r"its answer is unreadable: ValueError\('junk'\)"),
         (lambda m: Message(RecordDict({wire.SHARED: wire.arrays_of(SHARED), wire.COUNTED: MetricRecord({"examples": 10, "loss": [1.0]})}), reply_to=m), "its loss is"),
         (lambda m: wire.update_reply(Update(0, SHARED, 10, float("nan")), m, "float32"), "the loss of client 0"),
     ],

@@ -152,14 +152,14 @@ def test_a_round_goes_on_without_a_site_that_hangs_if_that_was_chosen(federation
 
 def test_bad_answers_are_refused_and_named(federation, sites, tmp_path):
     run, (_, south) = tmp_path / "run", sites.values()
-    south.spoil("nan", "nan", "shape", "shape", "count", "float")
+    south.spoil("nan", "nan", "shape", "shape", "junk", "float")
     patience = ("--round-timeout", 600, "--min-cohort", 1)
     watching = federation.federate(run, "--rounds", 3, *LINEAR[2:], *patience)
     without = result(watching)["rounds_without"]
     assert "NaN or infinity" in without["1"]["south"]
     assert "(7, 7)" in without["2"]["south"]
     assert "counts 2.5 examples" in without["3"]["south"]
-    assert "but declared" in watching.said()
+    assert "asking south again: its answer is unreadable" in watching.said()
     log = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [record["cohort"] for record in log] == [[0]] * 3
 
@@ -175,6 +175,7 @@ def test_two_bad_answers_end_the_federation(federation, sites, tmp_path):
     watching = federation.federate(tmp_path / "run", *LINEAR)
     assert watching.end() == 2
     assert "too few good answers: south, asked twice: it counts" in watching.said()
+    assert "but declared" in watching.said()
 
 
 def test_an_unknown_node_is_refused(federation, images, tmp_path):

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
@@ -28,6 +29,8 @@ AT_ONCE = 64
 """Messages in one request to Flower."""
 AWAY = (3, 4, 5, 8)
 """Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, DecodeError)
+"""What Flower raises over an answer that is not made as it makes them."""
 
 UNANSWERED = "it has not answered yet"
 
@@ -213,12 +216,23 @@ class Asking:
         return new
 
     def answers(self) -> Iterator[tuple[int, Message | Error]]:
-        """What has arrived; who is answering can be asked again."""
-        for reply in self._grid.pull_messages(list(self._open)) if self._open else ():
-            client = self._open.pop(reply.metadata.reply_to_message_id)
+        """What has arrived; who is answering can be asked again.
+
+        One by one: only one is in memory at a time, and one that cannot be read spoils no other.
+        """
+        for number, client in list(self._open.items()):
+            try:
+                reply = next(iter(self._grid.pull_messages([number])), None)
+            except UNREADABLE as error:
+                answer: Message | Error = Error(0, f"its answer is unreadable: {error!r}")
+            else:
+                if reply is None:
+                    continue
+                answer = reply.error if reply.has_error() else reply
+            del self._open[number]
             if client not in self._open.values():
                 self._asked.pop(client, None)
-            yield client, reply.error if reply.has_error() else reply
+            yield client, answer
 
 
 class SimulatedNodes(GridEngine):

@@ -1,8 +1,8 @@
 """Loaded by every Python process of a site in these tests, because its folder is on PYTHONPATH.
 
 `MISCHIEF` names a folder of the test. All that the node sends is written to `sent` there. Each line
-of `todo` spoils one update: `nan`, `shape`, `float`, `count`, or `hang` for as long as it is there;
-`hang 2` hangs in round 2.
+of `todo` spoils one update: `nan`, `shape`, `float`, `count`, `junk`, or `hang` for as long as it is
+there; `hang 2` hangs in round 2.
 """
 
 import importlib.abc
@@ -17,6 +17,7 @@ FOLDER = Path(os.environ["MISCHIEF"])
 
 def spoil_updates(wire):
     import torch
+    from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
     from repper.engines.engine import Update
 
@@ -44,7 +45,12 @@ def spoil_updates(wire):
             examples += 1
         elif what == "float":
             examples = 2.5
-        return honest(Update(update.client, shared, examples, update.loss), asked, upload)
+        reply = honest(Update(update.client, shared, examples, update.loss), asked, upload)
+        if what == "junk":
+            [record] = reply.content.array_records.values()
+            array = next(iter(record.values()))
+            array.deflate = lambda: add_header_to_object_body(b"junk", array)
+        return reply
 
     wire.update_reply = spoilt
 
