@@ -139,6 +139,9 @@ def test_ours_stand_beside_the_papers(done):
     assert f"{ours['fedavg+keep']:.2f} (80.00)" in text.replace("**", "")
     assert "no data (5.00)" in text
     assert "A note." in text
+    assert "Run again with `repper reproduce table2 --preset tiny`; one seed." in text
+    # Rows that differ only in what clients do last share a training.
+    assert re.search(r"- 2 trainings, \d+ min in all on .+, \d+ cores \(cpu\)\.", text)
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == [*TWO.panels[0].rows, "repper+linear"]

@@ -12,12 +12,14 @@ from typing import Any
 
 from scipy import stats
 
-from repper.comparison import TABLE, Comparison, figure
+from repper.comparison import CELLS, TABLE, Comparison, figure
 from repper.errors import RepperError
 from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import claims_of
 from repper.experiments.experiment import PRESETS, Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
+from repper.run_folder import ENVIRONMENT
+from repper.runs import Run
 
 SETTINGS = "reproduction.json"
 PANELS = "panels"
@@ -159,7 +161,10 @@ class Reproduction:
     def settings_text(self) -> list[str]:
         """How this was run, and every way in which it is not the paper's setting."""
         chance = "one seed" if self.seeds == 1 else f"mean of {self.seeds} seeds"
-        notes = [f"Preset `{self.preset.name}`, {chance}.", *self.experiment.notes]
+        command = f"repper reproduce {self.experiment.name} --preset {self.preset.name}"
+        if self.seeds > 1:
+            command += f" --seeds {self.seeds}"
+        notes = [f"Run again with `{command}`; {chance}.", *self._effort(), *self.experiment.notes]
         departures: dict[str, list[str]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
@@ -179,6 +184,24 @@ class Reproduction:
             if result.missing:
                 notes.append(f"{result.panel.name}: {result.missing}.")
         return notes
+
+    def _effort(self) -> Iterator[str]:
+        """The machine, and what the trainings took there; rows of one training share it."""
+        trained: dict[tuple[str, str, int], float] = {}
+        machines: list[str] = []
+        for result in self.panels:
+            folder = result.comparison.folder / CELLS if result.comparison else None
+            for cell in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
+                run = Run(cell)
+                config, seconds = run.config, run.result["seconds"]
+                trained[result.panel.name, config.method, config.seed] = seconds["crl"]
+                found = read_json(cell / ENVIRONMENT)
+                machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
+        if trained:
+            minutes = round(sum(trained.values()) / 60)
+            took = f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+            where = "; ".join(dict.fromkeys(machines))
+            yield f"{len(trained)} trainings, {took} in all on {where}."
 
     def cells(self) -> list[list[str]]:
         """The table as text: a line per panel, a column per row of it."""
