@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from repper.engines.pool import KEEP_MEMORY
 from repper.errors import RepperError
 from repper.flower import deployment, keys
 
@@ -60,6 +61,7 @@ def test_what_is_started_has_tls_and_keys_on_and_installs_and_reports_nothing(tm
         assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
         assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
         assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert deployment.node_environment(tmp_path).items() >= KEEP_MEMORY.items()
 
 
 def test_commands_refuse_what_cannot_be_meant(repper, tmp_path):

@@ -219,5 +219,8 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 
 
 def node_environment(home: Path) -> dict[str, str]:
+    from repper.engines.pool import KEEP_MEMORY  # PyTorch, which the server's commands do not need
+
     # Decoded images lie in a cache: it belongs into the site's home, too.
-    return quiet(FLWR_HOME=str(home / "flwr"), XDG_CACHE_HOME=str(home / "cache"))
+    own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
+    return quiet(**KEEP_MEMORY, **own)
