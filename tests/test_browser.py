@@ -109,9 +109,10 @@ def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, wid
     first = page.locator("section").first
     assert first.locator("h2").inner_text().startswith("Table 2:")
     line = first.locator("table").first.locator("tbody tr", has_text="cifar10, alpha 0.5")
-    assert "(81.04)" in line.inner_text()
+    assert "(81.04, " in line.inner_text()
+    assert line.locator("b").count() == line.locator("u").count() == 1
     assert "not run" in first.locator("table").first.locator("tbody tr").first.inner_text()
-    picture = first.get_by_alt_text("One client's images by the encoder of every method (t-SNE)")
+    picture = first.get_by_alt_text("One client's training images by the encoder of every method (t-SNE)")
     assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [1600, 500]
     # What is wider than a phone scrolls in its own frame.
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -89,11 +89,15 @@ def test_features_of_a_good_encoder_part_classes_and_others_do_not(runs, digits_
 
 
 def test_silhouettes_of_groups_are_means_over_their_images():
-    r = np.array([[0.0, 0], [0, 1], [10, 0], [10, 1], [5, 5], [5, 6]])
+    r = np.array([[1.0, 9], [0, 1], [10, 0], [10, 1], [5, 5], [5, 6]])
     labels = np.array([0, 0, 1, 1, 2, 2])
     everyone, first, rest = _silhouettes(
         r, labels, np.array([True, False, False]), np.array([False, True, True])
     )
     assert everyone == pytest.approx((first + 2 * rest) / 3)
-    assert everyone == pytest.approx(silhouette_score(r, labels))
+    assert everyone == pytest.approx(silhouette_score(r, labels, metric="cosine"))
+    # A class of a single image has no silhouette, and takes no part in the mean.
+    with_one = _silhouettes(np.vstack([r, [[-9.0, 1.0]]]), np.append(labels, 3))
+    assert with_one == pytest.approx((everyone,), abs=0.2)
+    assert _silhouettes(np.eye(3), np.arange(3)) == (None,)
     assert _silhouettes(r[:2], labels[:2], np.array([True])) == (None, None)

@@ -38,7 +38,11 @@ def test_the_contrastive_norm_is_autograds(seed, count, temperature):
         (gradient,) = torch.autograd.grad(loss[j], own)
         norms.append(float(gradient.norm()))
     assert anchors.norm == pytest.approx(norms, rel=1e-6, abs=1e-9)
-    assert len(anchors.factor) == len(anchors.hardness) == int(has.sum())
+    # X is at least P for positives, and sums to one over them.
+    similarity = torch.nn.functional.normalize(r, dim=1) @ torch.nn.functional.normalize(r, dim=1).T
+    share = (similarity / temperature).fill_diagonal_(-1e9).softmax(1)
+    same = (labels[:, None] == labels[None, :]).fill_diagonal_(False)
+    assert anchors.factor == pytest.approx(1 - (share * same).sum(1)[has].numpy(), abs=1e-9)
     assert ((anchors.hardness >= 0) & (anchors.hardness <= 1)).all()
 
 
@@ -77,6 +81,6 @@ def test_clients_without_a_tail_do_not_count():
     nan = float("nan")
     summary = over_clients([BySize(4, 2, -1.0), BySize(1, 2, -0.5), BySize(nan, 3, nan)])
     assert summary == {
-        "clients": 2, "tail": 2.5, "head": 2.0, "ratio": 1.25,
+        "clients": 2, "tail": 2.5, "head": 2.0, "ratio": 1.0,
         "larger_for_tail": 0.5, "correlation": -0.75,
     }  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
-from sklearn.metrics import silhouette_samples, silhouette_score
+from sklearn.metrics import silhouette_samples
 from threadpoolctl import threadpool_limits
 
 from repper.augment import normalize
@@ -32,6 +32,8 @@ from repper.run_folder import PARTITION
 from repper.runs import Run
 
 FILE = "embedding.json"
+METRIC = "cosine"
+"""By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
 """A figure for all images, for those of head classes and for those of tail classes."""
 
@@ -40,7 +42,8 @@ Groups = tuple[float | None, ...]
 class Embedding:
     """Test images in the plane (t-SNE), and how well the features themselves part the classes.
 
-    `silhouette` goes from -1 to 1; `knn` is the accuracy in percent of a vote of ten neighbours.
+    `silhouette`, by cosine, goes from -1 to 1; `knn` is the accuracy in percent of a vote of ten
+    neighbours.
     """
 
     points: NDArray[np.float64]
@@ -52,7 +55,7 @@ class Embedding:
 def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
     """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
     spec, params = read_encoder(run.folder)
-    key = {"encoder": digest(params), "count": count, "data": data.name}
+    key = {"encoder": digest(params), "count": count, "data": data.name, "metric": METRIC}
     path = run.folder / FILE
     if path.is_file():
         kept = _read(path)
@@ -86,9 +89,10 @@ def embed(r: NDArray[Any], labels: NDArray[np.int64], knn: float) -> Embedding:
     # wait for each other on the same cores take three to four times as long.
     with threadpool_limits(1):
         points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
-        parted = len(np.unique(labels)) > 1
-        silhouette = float(silhouette_score(r, labels)) if parted else float("nan")
-    return Embedding(points.astype(np.float64), labels, silhouette, knn)
+        [silhouette] = _silhouettes(r, labels)
+    return Embedding(
+        points.astype(np.float64), labels, np.nan if silhouette is None else silhouette, knn
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class Parting:
 def parting_of(run: Run, data: Dataset) -> Parting:
     """How a run's common encoder parts the classes of every client's own images.
 
-    In the k-NN vote, a client's training images vote on its test images.
+    A test image is given the class of the client's nearest training image: more votes would let
+    a class of few images win hardly ever, whatever the encoder.
     """
     spec, params = read_encoder(run.folder)
     partition = read_partition(run.folder / PARTITION, data)
@@ -119,8 +124,8 @@ def parting_of(run: Run, data: Dataset) -> Parting:
         r = features_of(spec, params, data.test.images[tested])
         memory = features_of(spec, params, data.train.images[own])
         labels, held = data.test.labels[tested], counts[client]
-        voted = knn_votes(memory, data.train.labels[own], r)
-        votes.append(score(client, "k-NN", held, labels, voted))
+        voted = knn_votes(memory, data.train.labels[own], r, k=1)
+        votes.append(score(client, "nearest", held, labels, voted))
         silhouettes.append(_silhouettes(r, labels, head_classes(held), tail_classes(held)))
     return Parting(
         tuple(mean_of(column) for column in zip(*silhouettes, strict=True)),
@@ -133,11 +138,15 @@ def parting_of(run: Run, data: Dataset) -> Parting:
 
 
 def _silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np.bool_]) -> Groups:
-    """The mean silhouette of all images, and of those whose class is in a group."""
+    """The mean silhouette of all images, and of those whose class is in a group.
+
+    A class of a single image has none.
+    """
+    of_class = np.bincount(labels)[labels]
     if not 1 < len(np.unique(labels)) < len(labels):
         return (None,) * (1 + len(groups))
-    each = silhouette_samples(r, labels)
-    chosen = [each, *(each[group[labels]] for group in groups)]
+    each, several = silhouette_samples(r, labels, metric=METRIC), of_class > 1
+    chosen = [each[several], *(each[several & group[labels]] for group in groups)]
     return tuple(float(part.mean()) if len(part) else None for part in chosen)
 
 

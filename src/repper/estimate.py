@@ -16,6 +16,7 @@ from repper.engines.engine import one_thread
 from repper.engines.pool import cores
 from repper.errors import RepperError
 from repper.experiments.experiment import Experiment, Preset
+from repper.methods.schedule import cohort_size
 from repper.panels import Loaded, epochs_in, panel_config, rows_in
 from repper.params import clone, params_of, select
 from repper.partition import Partition
@@ -48,8 +49,12 @@ def estimate(
                 timed[key] = _seconds_per_view(one, data)
             images = len(data.train) / one.clients
             seconds += epochs_in(one) * images * timed[key]
+        # No more work at once than a round has clients, whatever the machine.
         workers = int((how or {}).get("workers") or cores())
-        yield Estimate(panel, seeds * seconds / workers)
+        at_once = min(workers, cohort_size(config.clients, config.participation))
+        if (how or {}).get("engine") == "serial":
+            at_once = 1
+        yield Estimate(panel, seeds * seconds / at_once)
 
 
 def _seconds_per_view(config: Config, data: Dataset) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,8 @@ def _scatter(axes: Axes, found: Embedding, title: str, note: str = "") -> None:
     colours = [_class_colour(int(label)) for label in found.labels]
     axes.scatter(found.points[:, 0], found.points[:, 1], c=colours, s=7, linewidths=0, alpha=0.85)
     numbers = f"silhouette {found.silhouette:.2f}, k-NN {found.knn:.0f} %"
-    axes.set(xticks=[], yticks=[], title=title, xlabel=f"{note}\n{numbers}" if note else numbers)
+    axes.set(xticks=[], yticks=[], title=title)
+    axes.set_xlabel(f"{note}\n{numbers}" if note else numbers, fontsize=7)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
 
@@ -83,18 +85,18 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
 def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
     """Seven clients, each with its own local encoder on its own images, and the server's on all.
 
-    From the most skewed client to the least; a local encoder is the common one after a client's
+    From the least skewed client to the most; a local encoder is the common one after a client's
     next round of training.
     """
     partition = read_partition(run.folder / PARTITION, data)
     counts, _ = partition.counts(data)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    skew = -(shares * np.log(np.maximum(shares, 1e-12))).sum(1)
-    order = [int(c) for c in np.argsort(skew, kind="stable")]
+    evenness = -(shares * np.log(np.maximum(shares, 1e-12))).sum(1)
+    order = [int(c) for c in np.argsort(-evenness, kind="stable")]
     places = np.linspace(0, len(order) - 1, min(CLIENTS_SHOWN, len(order))).astype(int)
     chosen = [order[place] for place in places]
     spec, common = read_encoder(run.folder)
-    with _drawing(path, 11, 6.4, columns=4, rows=2) as (figure, axes):
+    with _drawing(path, 11, 7.2, columns=4, rows=2) as (figure, axes):
         for axis in axes.flat:
             axis.set_axis_off()
         for place, client in enumerate(chosen):
@@ -102,12 +104,8 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
             r = features_of(spec, local_encoder(run, data, partition, client), own.images)
             axis = axes.flat[place]
             axis.set_axis_on()
-            held = ", ".join(
-                f"{data.classes[label]} {counts[client, label]}"
-                for label in np.argsort(-counts[client], kind="stable")[:3]
-            )
             found = embed(r, own.labels, _half_votes(r, own.labels))
-            _scatter(axis, found, f"client {client}", held)
+            _scatter(axis, found, f"client {client}", _held(data, counts[client]))
         rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
         every = Split(data.test.images[rows], data.test.labels[rows])
         r = features_of(spec, common, every.images)
@@ -115,6 +113,15 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
         found = embed(r, every.labels, _half_votes(r, every.labels))
         _scatter(axes.flat[len(chosen)], found, "server", "test images of all classes")
         _class_legend(figure, data, every.labels)
+
+
+def _held(data: Dataset, counts: NDArray[np.int64], most: int = 10) -> str:
+    """How many images of each class a client has, by falling count, in short lines."""
+    order = [label for label in np.argsort(-counts, kind="stable") if counts[label]]
+    shown = [f"{data.classes[label]} {counts[label]}" for label in order[:most]]
+    if len(order) > most:
+        shown.append(f"{len(order) - most} more classes")
+    return textwrap.fill(", ".join(shown), 48)
 
 
 def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) -> Params:
@@ -153,16 +160,21 @@ def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[in
 
 def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
     """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
-    with _drawing(path, 9, 3.4, columns=2) as (_, axes):
+    with _drawing(path, 9, 3.8, columns=2) as (figure, axes):
         for place, (name, run) in enumerate(joined.items()):
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            colour = COLOURS[place % len(COLOURS)]
-            axes[0, 0].plot(list(means), list(means.values()), color=colour, label=name)
-            finals = sorted(s.accuracy for s in run.scores() if s.accuracy is not None)
-            axes[0, 1].plot(range(1, len(finals) + 1), finals, "o", ms=4, color=colour, label=name)
+            colour, marker = COLOURS[place % len(COLOURS)], "osD^v*P"[place % 7]
+            axes[0, 0].plot(list(means), list(means.values()), color=colour)
+            finals = {s.client + 1: s.accuracy for s in run.scores() if s.accuracy is not None}
+            axes[0, 1].plot(
+                list(finals), list(finals.values()), marker, ms=4, color=colour, label=name
+            )
+            axes[0, 1].set_xticks(list(finals))
         axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
-        axes[0, 1].set(xlabel="clients, from worst to best", ylabel="accuracy at the end, %")
-        axes[0, 0].legend(frameon=False)
+        axes[0, 1].set(xlabel="client", ylabel="accuracy at the end, %")
+        axes[0, 1].tick_params(axis="x", labelsize=6)
+        handles, names = axes[0, 1].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
 
 
 def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> Path:

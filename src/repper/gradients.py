@@ -35,8 +35,10 @@ Values = NDArray[np.float64]
 class Anchors:
     """One value per anchor: the norm of its loss's gradient by r, and what it is made of.
 
-    `hardness` is the mean of |z_p - (z_j . z_p) z_j| over positives, `factor` that of
-    |P_jp - X_jp|; for cross-entropy `factor` is |p - y|, and there is no hardness.
+    `hardness` is the mean of |z_p - (z_j . z_p) z_j| over positives, `factor` the sum of
+    |P_jp - X_jp| over them, as the gradient sums them (a mean would fall with the number of
+    positives, whatever was learned). For cross-entropy `factor` is |p - y|, and there is no
+    hardness.
     """
 
     norm: Values
@@ -61,7 +63,7 @@ def contrastive_anchors(r: Tensor, labels: Tensor, temperature: float) -> tuple[
     by_z = (over_all - over_positives) @ z / temperature
     by_r = (by_z - (by_z * z).sum(1, keepdim=True) * z) / length
     count = positive.sum(1).clamp(min=1)
-    factor = ((over_all - over_positives).abs() * positive).sum(1) / count
+    factor = ((over_all - over_positives).abs() * positive).sum(1)
     hardness = ((1 - (z @ z.T).square()).clamp(min=0).sqrt() * positive).sum(1) / count
     return Anchors(*(_values(t[has]) for t in (by_r.norm(dim=1), factor, hardness))), has
 
@@ -102,16 +104,16 @@ def by_class_size(values: Values, labels: NDArray[np.int64], counts: NDArray[np.
 
 
 def over_clients(found: Sequence[BySize]) -> dict[str, float]:
-    """Means over clients that have both; `ratio` is the mean of tail over head."""
-    known = [one for one in found if np.isfinite(one.tail) and np.isfinite(one.head) and one.head]
-    ratios = [one.tail / one.head for one in known]
+    """Means over clients that have both; `ratio` is the geometric mean of tail over head."""
+    known = [one for one in found if one.tail > 0 and one.head > 0]
+    ratios = np.array([one.tail / one.head for one in known])
     correlations = [one.correlation for one in found if np.isfinite(one.correlation)]
     return {
         "clients": len(known),
         "tail": _mean([one.tail for one in known]),
         "head": _mean([one.head for one in known]),
-        "ratio": _mean(ratios),
-        "larger_for_tail": _mean([ratio > 1 for ratio in ratios]),
+        "ratio": float(np.exp(_mean(np.log(ratios)))),
+        "larger_for_tail": _mean((ratios > 1).astype(np.float64)),
         "correlation": _mean(correlations),
     }
 
@@ -152,7 +154,7 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
             every = every[has]
         for quantity, values in (
             ("gradient norm", anchors.norm),
-            ("factor |p - y|" if head is not None else "factor |P - X|", anchors.factor),
+            ("|p - y|" if head is not None else "sum of |P - X|", anchors.factor),
             ("hardness of positives", anchors.hardness),
         ):
             if values is not None and len(values):

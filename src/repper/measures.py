@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from repper import figures, run_folder
 from repper.comparison import figure
 from repper.config import Config
@@ -24,7 +26,7 @@ from repper.reproduction import Extra
 from repper.runs import Run
 
 JOINED = "joined"
-PARTING, GROUPS = ("silhouette", "k-NN"), ("all", "head classes", "tail classes")
+PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "head classes", "tail classes")
 
 
 def join_all(
@@ -39,23 +41,43 @@ def join_all(
 
 def newcomers(panel: Panel, config: Config, folder: Path) -> Extra:
     """What new clients came to, over epochs of their heads and one by one, and its figure."""
-    runs = {name: Run(Path(str(config.out)) / JOINED / name) for name, _ in cells_of(panel, config)}
+    runs = {
+        _label(name, run): Run(Path(str(config.out)) / JOINED / name)
+        for name, run in cells_of(panel, config)
+    }
     figures.newcomers(folder / "new-clients", runs)
     shown = (1, 10, 20, 50, 100)
     heading = ["encoder of", *(f"after {epoch}" for epoch in shown), "deviation", "worst tenth"]
     cells = [[*heading, "each client"]]
+    finals: dict[str, list[float | None]] = {}
     for name, run in runs.items():
         means, accuracy = run.mean_curve(), run.accuracy
-        line = [name.partition("+")[0]]
+        line = [name]
         for epoch in shown:
             # Heads that were done before stay as they are.
             line.append(figure(means[max(e for e in means if e <= epoch)]))
-        each = [figure(s.accuracy) for s in run.scores()]
-        cells.append(
-            [*line, figure(accuracy["std"]), figure(accuracy["worst_tenth"]), " ".join(each)]
-        )
+        finals[name] = [s.accuracy for s in run.scores()]
+        each = " ".join(map(figure, finals[name]))
+        cells.append([*line, figure(accuracy["std"]), figure(accuracy["worst_tenth"]), each])
     note = "Mean accuracy of the new clients in %, after epochs of their linear heads; one seed."
+    if "repper" in finals and len(finals) > 1:
+        others = [values for name, values in finals.items() if name != "repper"]
+        known = [
+            own > max(rest)
+            for own, *rest in zip(finals["repper"], *others, strict=True)
+            if own is not None
+        ]
+        note += (
+            f" The paper says that RepPer is best for every new client; here it is for "
+            f"{sum(known)} of {len(known)}."
+        )
     return Extra(f"New clients on the encoders of {panel.name}", note, cells)
+
+
+def _label(name: str, run: Run) -> str:
+    """The method of a row, and where its encoder is from unless it is the shared one."""
+    method, origin = name.partition("+")[0], run.result["encoder_origin"]
+    return method if origin == SHARED else f"{method} ({origin})"
 
 
 def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
@@ -85,27 +107,40 @@ def averaged(panel: Panel, config: Config) -> Extra:
 
 def draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     """The figures of a panel's runs, and the numbers that belong beside them."""
-    runs = {name.partition("+")[0]: run for name, run in cells_of(panel, config)}
-    # Two clients with images of many classes, and enough to test: the largest ones.
-    scores = next(iter(runs.values())).scores()
-    largest = [s.client for s in sorted(scores, key=lambda s: -int(s.tested.sum()))[:2]]
-    figures.tsne_of_methods(folder / "tsne-methods", runs, data, largest[0])
-    figures.accuracy_per_class(folder / "accuracy-per-class", runs, largest)
+    rows = dict(cells_of(panel, config))
+    # Rows of one training have the same encoder.
+    runs = {name.partition("+")[0]: run for name, run in rows.items()}
+    tested = [s.client for s in next(iter(rows.values())).scores() if s.tested.any()]
+    drawn = np.random.default_rng(config.seed).permutation(tested)[:2]
+    clients = sorted(int(client) for client in drawn)
+    figures.tsne_of_methods(folder / "tsne-methods", runs, data, clients[0])
+    figures.accuracy_per_class(folder / "accuracy-per-class", rows, clients)
     if "repper" in runs:
         figures.tsne_of_clients(folder / "tsne-clients", runs["repper"], data)
     cells = [["encoder of", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]]
-    for name, run in runs.items():
-        found, origin = parting_of(run, data), run.result["encoder_origin"]
-        label = name if origin == SHARED else f"{name} ({origin})"
+    parting = {_label(name, run): parting_of(run, data) for name, run in runs.items()}
+    for label, found in parting.items():
         silhouettes = [f"{v:+.3f}" if v is not None else "-" for v in found.silhouette]
         cells.append([label, *silhouettes, *map(figure, found.knn)])
     note = (
         "The common encoder on every client's own test images, mean over clients; one seed. "
-        "Silhouette goes from -1 to 1; k-NN is the accuracy in % of a vote of ten of the client's "
-        "training images. Head and tail classes are those of which a client has more and fewer "
-        "images than of its median class."
+        "Silhouette, by cosine, goes from -1 to 1; nearest image is the accuracy in % when a test "
+        "image gets the class of the client's nearest training image. Head and tail classes are "
+        "those of which a client has more and fewer images than of its median class."
     )
+    if "repper" in parting and len(parting) > 1:
+        verdicts = [
+            _best(what, [getattr(found, key)[-1] for found in parting.values()], list(parting))
+            for what, key in (("silhouette", "silhouette"), ("nearest image", "knn"))
+        ]
+        note += f" The paper sees tail classes parted best by RepPer; here, {'; '.join(verdicts)}."
     return Extra("How well the features part the classes", note, cells)
+
+
+def _best(what: str, values: list[float | None], names: list[str]) -> str:
+    known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    best = max(known, key=known.__getitem__, default="nobody")
+    return f"by {what}, {best} is first"
 
 
 def draw_holdings(config: Config, folder: Path) -> Extra:
@@ -113,7 +148,7 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
     cells, loaded = [["data", "alpha", "figure"]], Loaded()
     for name, alpha in BUBBLES:
         try:
-            data = loaded.data_of(replace(config, data=name))
+            data = loaded.data_of(replace(config, data=name, train_images=None))
         except RepperError:
             drawn = f"left out: {without(replace(config, data=name))}"
         else:
@@ -142,7 +177,8 @@ def gradients(panel: Panel, config: Config, data: Dataset) -> Extra:
     note = (
         "One batch of every client, as the next step of training would have it. Tail and head "
         "classes are those of which a client has fewer and more images than of its median class; "
-        "every class counts once. Ratio is the mean of tail over head; correlation is Spearman's, "
-        "of the size of a class and the mean of its anchors."
+        "every class counts once. Ratio is the geometric mean over clients of tail over head; "
+        "correlation is Spearman's, of the size of a class and the mean of its anchors. One seed. "
+        "The paper says that anchors of tail classes get the larger gradients from RepPer's loss."
     )
     return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)

@@ -213,7 +213,10 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
     for note in reproduction.settings_text():
         console.print(note, soft_wrap=True, markup=False)
     for title, cells in (
-        (f"{reproduction.experiment.title}: ours (the paper's)", reproduction.cells()),
+        (
+            f"{reproduction.experiment.title}: ours (the paper's, ours minus it)",
+            reproduction.cells("{}", "{}"),
+        ),
         *((extra.title, extra.cells) for extra in reproduction.extras),
         ("What the paper claims of it", reproduction.claim_cells()),
     ):
@@ -221,7 +224,7 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
             heading, *rows = cells
             table = Table(*map(escape, heading), title=escape(title), title_justify="left")
             for row in rows:
-                table.add_row(*(escape(cell.replace("**", "")) for cell in row))
+                table.add_row(*(escape(cell) for cell in row))
             console.print(table)
     console.print(f"Written to {reproduction.folder / 'table.md'}", soft_wrap=True, markup=False)
 

@@ -23,7 +23,7 @@ from repper.reproduce_events import (
     ReproduceEvent,
     WorkLeft,
 )
-from repper.reproduction import FIGURES, NOT_RUN, SETTINGS, Extra, PanelResult, Reproduction
+from repper.reproduction import FIGURES, SETTINGS, Extra, PanelResult, Reproduction, result_in
 
 
 def reproduce(
@@ -68,7 +68,7 @@ def reproduce(
                     results.append(PanelResult(panel, event.comparison))
                 yield event
             extras += yield from _measured(experiment, panel, config, data, folder, how or {})
-            so_far = [*results, *(PanelResult(p, None, NOT_RUN) for p in list(configs)[number:])]
+            so_far = [*results, *(result_in(folder, other) for other in list(configs)[number:])]
             Reproduction(folder, experiment, preset, seeds, tuple(so_far), tuple(extras)).write()
         if experiment.measure == "figures":
             extras.append(measures.draw_holdings(next(iter(configs.values())), folder / FIGURES))

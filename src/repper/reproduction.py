@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any
 
 from scipy import stats
 
-from repper.comparison import CELLS, TABLE, Comparison, figure
+from repper.comparison import CELLS, TABLE, Comparison, Line, figure
 from repper.errors import RepperError
 from repper.experiments import EXPERIMENTS
-from repper.experiments.claims import claims_of
-from repper.experiments.experiment import PRESETS, Experiment, Panel, Preset
+from repper.experiments.claims import Numbers, claims_of
+from repper.experiments.experiment import PRESETS, READINGS, Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
-from repper.run_folder import ENVIRONMENT
+from repper.run_folder import ENVIRONMENT, RESULT
 from repper.runs import Run
 
 SETTINGS = "reproduction.json"
@@ -28,11 +29,16 @@ FIGURES = "figures"
 NOT_RUN = "not run"
 """Why a panel is missing that was not reached yet."""
 CAPTIONS = {
-    "tsne-methods": "One client's images by the encoder of every method (t-SNE)",
-    "tsne-clients": "Clients' images by their own local encoders, and all classes by the server's",
-    "accuracy-per-class": "Accuracy per class of two clients, classes by falling count",
+    "tsne-methods": "One client's training images by the encoder of every method (t-SNE)",
+    "tsne-clients": "Seven clients from even to skewed, each its training images by its own local "
+    "encoder, which is the common one after one more round there; test images of all classes by "
+    "the server's (t-SNE)",
+    "accuracy-per-class": "Accuracy per class of two clients drawn at random, classes by falling "
+    "count",
     "new-clients": "New clients: over epochs of their heads, and each one at the end",
 }
+UNSET = {"train_images": "all", "head_epochs": "at least 10, and 100 steps"}
+"""What it means that a setting has no value."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,11 @@ class PanelResult:
 
     def ours(self) -> dict[str, float]:
         """Accuracy by row."""
-        lines = self.comparison.lines if self.comparison else ()
-        return {line.row: line.accuracy for line in lines if line.accuracy is not None}
+        return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
+
+    @property
+    def lines(self) -> dict[str, Line]:
+        return {line.row: line for line in self.comparison.lines} if self.comparison else {}
 
 
 @dataclass(frozen=True)
@@ -80,13 +89,10 @@ class Reproduction:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
         path = folder / FOUND
         kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
-        results = []
-        for panel in experiment.panels:
-            cells = folder / PANELS / panel.folder
-            if (cells / f"{TABLE}.json").is_file():
-                results.append(PanelResult(panel, Comparison.open(cells)))
-            else:
-                results.append(PanelResult(panel, None, kept["missing"].get(panel.name, NOT_RUN)))
+        results = [
+            result_in(folder, panel, kept["missing"].get(panel.name, NOT_RUN))
+            for panel in experiment.panels
+        ]
         extras = tuple(Extra(**extra) for extra in kept["extras"])
         return cls(folder, experiment, preset, seeds, tuple(results), extras)
 
@@ -98,13 +104,14 @@ class Reproduction:
         }
         write_atomically(self.folder / FOUND, json.dumps(content, indent=2))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, ["panel", "row", "ours", "deviation", "paper", "difference", "missing"]
-        )
-        writer.writeheader()
-        writer.writerows(self.records())
-        write_atomically(self.folder / f"{TABLE}.csv", text.getvalue())
+        heading = ["panel", "row", "ours", "deviation", "paper", "difference", "missing"]
+        lines = [[record[name] for name in heading] for record in self.records()]
+        _write_csv(self.folder / f"{TABLE}.csv", [heading, *lines])
+        for extra in self.extras:
+            name = re.sub(r"[^a-z0-9.]+", "-", extra.title.lower())
+            _write_csv(self.folder / f"{name}.csv", extra.cells)
+        for name, cells in (("order", self.order_cells()), ("claims", self.claim_cells())):
+            _write_csv(self.folder / f"{name}.csv", cells)
 
     def figures(self) -> Iterator[tuple[str, Path]]:
         """The pictures that were drawn, each with its caption."""
@@ -115,8 +122,7 @@ class Reproduction:
     def records(self) -> Iterator[dict[str, Any]]:
         """One line per panel and row."""
         for result in self.panels:
-            ours = result.ours()
-            lines = {line.row: line for line in (result.comparison or _NONE).lines}
+            ours, lines = result.ours(), result.lines
             for row in result.panel.rows:
                 paper = result.panel.printed.get(row)
                 known = paper is not None and row in ours
@@ -134,8 +140,9 @@ class Reproduction:
         parts = [
             f"# {self.experiment.title}",
             _bullets(self.settings_text()),
-            "Accuracy in %, ours and in brackets the paper's; in a column of a method, the mean "
-            "over clients of each one's accuracy on its own test images. Best of ours bold.",
+            "Accuracy in %: the mean over clients of each one's accuracy on its own test images. "
+            "In brackets the paper's, and ours minus the paper's. Best of ours bold, second "
+            "underlined.",
             _table(self.cells()),
             "## Order of the methods",
             _table(self.order_cells()),
@@ -160,23 +167,25 @@ class Reproduction:
 
     def settings_text(self) -> list[str]:
         """How this was run, and every way in which it is not the paper's setting."""
-        chance = "one seed" if self.seeds == 1 else f"mean of {self.seeds} seeds"
+        run = {len(r.comparison.seeds) for r in self.panels if r.comparison} or {self.seeds}
+        chance = " or ".join("one seed" if n == 1 else f"mean of {n} seeds" for n in sorted(run))
         command = f"repper reproduce {self.experiment.name} --preset {self.preset.name}"
         if self.seeds > 1:
             command += f" --seeds {self.seeds}"
         notes = [f"Run again with `{command}`; {chance}.", *self._effort(), *self.experiment.notes]
+        notes.append(f"Where the paper leaves room: {READINGS}.")
         departures: dict[str, list[str]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
             for name, (theirs, ours) in found.items():
-                text = f"{_said(theirs)} -> {_said(ours)}"
+                text = f"{_said(name, theirs)} -> {_said(name, ours)}"
                 departures.setdefault(f"{name.replace('_', ' ')} {text}", []).append(
                     result.panel.name
                 )
         if departures:
             every = len(self.panels)
             listed = [
-                text if len(panels) == every else f"{text} ({len(panels)} of {every} columns)"
+                text if len(panels) == every else f"{text} ({len(panels)} of {every} lines)"
                 for text, panels in departures.items()
             ]
             notes.append(f"Not the paper's setting: {'; '.join(listed)}.")
@@ -191,11 +200,11 @@ class Reproduction:
         machines: list[str] = []
         for result in self.panels:
             folder = result.comparison.folder / CELLS if result.comparison else None
-            for cell in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
-                run = Run(cell)
+            for cell in sorted(folder.glob(f"*/{RESULT}")) if folder else ():
+                run = Run(cell.parent)
                 config, seconds = run.config, run.result["seconds"]
                 trained[result.panel.name, config.method, config.seed] = seconds["crl"]
-                found = read_json(cell / ENVIRONMENT)
+                found = read_json(run.folder / ENVIRONMENT)
                 machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
         if trained:
             minutes = round(sum(trained.values()) / 60)
@@ -203,73 +212,147 @@ class Reproduction:
             where = "; ".join(dict.fromkeys(machines))
             yield f"{len(trained)} trainings, {took} in all on {where}."
 
-    def cells(self) -> list[list[str]]:
+    def cells(self, best: str = "**{}**", second: str = "<u>{}</u>") -> list[list[str]]:
         """The table as text: a line per panel, a column per row of it."""
         rows = list(dict.fromkeys(row for result in self.panels for row in result.panel.rows))
         table = [["", *rows]]
         for result in self.panels:
-            ours = result.ours()
-            best = max(ours.values(), default=None)
-            none = NOT_RUN if result.missing == NOT_RUN else "no data"
+            ours, marks = result.ours(), dict[str, str]()
+            for group in self._groups(ours):
+                ranked = sorted(group, key=ours.__getitem__, reverse=True)
+                marks |= dict(zip(ranked, (best, second), strict=False))
             line = [result.panel.name]
             for row in rows:
-                value = none if result.missing else figure(ours.get(row))
-                if row in ours and ours[row] == best:
-                    value = f"**{value}**"
+                if row not in result.panel.rows:
+                    line.append("")
+                    continue
+                text = marks.get(row, "{}").format(self._value(result, row))
                 paper = result.panel.printed.get(row)
-                line.append(value + (f" ({paper:.2f})" if paper is not None else ""))
+                if paper is not None:
+                    apart = f", {ours[row] - paper:+.2f}" if row in ours else ""
+                    text += f" ({paper:.2f}{apart})"
+                line.append(text)
             table.append(line)
         return table
 
+    def _value(self, result: PanelResult, row: str) -> str:
+        if result.missing:
+            return NOT_RUN if result.missing == NOT_RUN else "no data"
+        line = result.lines.get(row)
+        if line is None:
+            return "-"
+        spread = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
+        return figure(line.accuracy) + spread
+
+    def _groups(self, numbers: Mapping[str, float]) -> list[list[str]]:
+        """Rows that are compared with each other: all, or those with the same head."""
+        groups: dict[str, list[str]] = {}
+        for row in numbers:
+            head = row.partition("+")[2] if self.experiment.heads_apart else ""
+            groups.setdefault(head, []).append(row)
+        return list(groups.values())
+
     def order_cells(self) -> list[list[str]]:
         """The methods from best to worst, in ours and in the paper, and how far they agree."""
-        table = [["", "ours", "the paper's", "agreement (Kendall)"]]
+        table = [
+            [
+                "", "ours", "the paper's", "agreement (Kendall)", "RepPer minus the best other",
+                "in the paper",
+            ]
+        ]  # fmt: skip
         for result in self.panels:
-            ours, printed = result.ours(), result.panel.printed
-            both = [row for row in result.panel.rows if row in ours and row in printed]
-            agreement = "-"
-            if len(both) > 1:
-                tau = stats.kendalltau([ours[r] for r in both], [printed[r] for r in both])
-                agreement = f"{tau.statistic:+.2f}"
-            table.append([result.panel.name, _ranked(ours), _ranked(printed), agreement])
+            found, theirs = result.ours(), result.panel.printed
+            for group in self._groups(dict.fromkeys(result.panel.rows, 0.0)):
+                ours = {row: found[row] for row in group if row in found}
+                printed = {row: theirs[row] for row in group if row in theirs}
+                both = [row for row in group if row in ours and row in printed]
+                agreement = "-"
+                if len(both) > 1:
+                    tau = stats.kendalltau([ours[r] for r in both], [printed[r] for r in both])
+                    agreement = f"{tau.statistic:+.2f}"
+                label = result.panel.name
+                if self.experiment.heads_apart:
+                    label += f", {group[0].partition('+')[2]}"
+                lead, their_lead = _lead(ours, result.comparison), _lead(printed)
+                table.append([label, _ranked(ours), _ranked(printed), agreement, lead, their_lead])
         return table
 
     def claim_cells(self) -> list[list[str]]:
         """Every claim, computed from the paper's numbers and from ours."""
-        printed = {
-            (result.panel.name, row): value
-            for result in self.panels
-            for row, value in result.panel.printed.items()
-        }
-        ours = {
-            (result.panel.name, row): value
-            for result in self.panels
-            for row, value in result.ours().items()
-        }
+        printed = Numbers(
+            {
+                (result.panel.name, row): value
+                for result in self.panels
+                for row, value in result.panel.printed.items()
+            }
+        )
+        ours = Numbers(
+            *(self._known(name) for name in ("accuracy", "head_classes", "tail_classes"))
+        )
         table = [["claim", "in the paper's numbers", "in ours", "against it, or for it, in ours"]]
-        printed_any = any(result.panel.printed for result in self.panels)
-        for claim in claims_of(self.experiment.name) if printed_any else ():
+        unfinished = any(result.missing for result in self.panels)
+        for claim in claims_of(self.experiment.name) if printed.accuracy else ():
             paper, own = claim.find(printed), claim.find(ours)
+            said = f"{paper.verdict} ({paper.holds} of {paper.cases})"
+            so_far = " so far" if unfinished and own.cases else ""
             table.append(
                 [
                     claim.text,
-                    f"{paper.verdict} ({paper.holds} of {paper.cases})",
-                    f"{own.verdict} ({own.holds} of {own.cases})",
+                    said if paper.cases else "not printed",
+                    f"{own.verdict}{so_far} ({own.holds} of {own.cases})",
                     own.evidence or "-",
                 ]
             )
         return table if len(table) > 1 else []
 
+    def _known(self, name: str) -> dict[tuple[str, str], float]:
+        """A figure of our rows by panel and row."""
+        return {
+            (result.panel.name, row): value
+            for result in self.panels
+            for row, line in result.lines.items()
+            if (value := getattr(line, name)) is not None
+        }
 
-_NONE = Comparison(Path(), "", (), ())
+
+def result_in(folder: Path, panel: Panel, missing: str = NOT_RUN) -> PanelResult:
+    """The result of a panel in a reproduction's folder, or why there is none."""
+    cells = folder / PANELS / panel.folder
+    if (cells / f"{TABLE}.json").is_file():
+        return PanelResult(panel, Comparison.open(cells))
+    return PanelResult(panel, None, missing)
+
+
+def _lead(numbers: Mapping[str, float], comparison: Comparison | None = None) -> str:
+    """What RepPer has more than the best other row, and our interval of it."""
+    ours = {row: value for row, value in numbers.items() if row.startswith("repper")}
+    others = {row: value for row, value in numbers.items() if row not in ours}
+    if not ours or not others:
+        return "-"
+    repper, best = (max(found, key=found.__getitem__) for found in (ours, others))
+    text = f"{ours[repper] - others[best]:+.2f}"
+    # An interval is of the difference to the comparison's reference row.
+    known = comparison.lines if comparison and comparison.reference == repper else ()
+    for line in known:
+        if line.row == best and line.low is not None and line.high is not None:
+            text += f" [{-line.high:+.2f}, {-line.low:+.2f}]"
+    return text
+
+
+def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    write_atomically(path, text.getvalue())
 
 
 def _ranked(numbers: Mapping[str, float]) -> str:
     return " > ".join(sorted(numbers, key=numbers.__getitem__, reverse=True)) or "-"
 
 
-def _said(value: object) -> str:
-    return "all" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _said(name: str, value: object) -> str:
+    if value is None:
+        return UNSET.get(name, "none")
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _bullets(lines: Sequence[str]) -> str:
@@ -279,4 +362,5 @@ def _bullets(lines: Sequence[str]) -> str:
 def _table(cells: list[list[str]]) -> str:
     heading, *rows = cells
     lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

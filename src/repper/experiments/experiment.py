@@ -33,8 +33,9 @@ class Experiment:
 
     `small` are the settings that the small preset puts in place of the paper's; each panel keeps
     its own data, alpha and participation. `newcomers` are those of clients that join every run when
-    it is finished. `measure` names what is measured, or drawn, on the finished runs; "averaged" are
-    heads on the mean of encoders that clients have of their own.
+    it is finished. `heads_apart` compares rows head by head. `measure` names what is measured, or
+    drawn, on the finished runs; "averaged" are heads on the mean of encoders that clients have of
+    their own.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Experiment:
     small: Settings
     notes: tuple[str, ...] = ()
     newcomers: Settings | None = None
+    heads_apart: bool = False
     measure: Literal["gradients", "figures", "averaged"] | None = None
 
 
@@ -89,9 +91,20 @@ PAPER = Preset(
     {
         "encoder": "resnet34", "width": 1.0, "clients": 20, "rounds": 100, "epochs": 10,
         "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
-        "head_epochs": 10, "train_images": None,
+        "head_epochs": 10, "head_lr": 1e-3, "train_images": None,
     },
     scaled=False,
 )  # fmt: skip
-SMALL = Preset("small", {**PAPER.common, "encoder": "small", "head_epochs": None}, scaled=True)
+SMALL = Preset(
+    "small",
+    {**PAPER.common, "encoder": "small", "head_epochs": None, "head_lr": 0.01},
+    scaled=True,
+)
+READINGS = (
+    "the same strong augmentation for all methods; no decay of the learning rate (the paper says "
+    "0.1, but not when); FedProx's mu 0.01; FedRep gives half of E to its head; at least 10 "
+    "training images a client; heads take features that are centred and scaled, and are trained "
+    "by Adam (the paper says both Adam and SGD)"
+)
+"""What we chose in every experiment where the paper leaves room."""
 PRESETS = {preset.name: preset for preset in (PAPER, SMALL)}

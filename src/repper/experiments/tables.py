@@ -111,6 +111,7 @@ def table3() -> Experiment:
             "LG-FedAvg's clients have encoders of their own, and each fits its head on its own; "
             "heads on the mean of these encoders stand below.",
         ),
+        heads_apart=True,
         measure="averaged",
     )
 
@@ -200,7 +201,7 @@ def figures() -> Experiment:
     panel = Panel(
         "cifar10, alpha 0.5",
         {"data": "cifar10", "alpha": 0.5, "participation": 0.2, "epochs": 10},
-        FOUR,
+        SEVEN,
     )
     return Experiment(
         "figures",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from repper.errors import RepperError
 from repper.files import write_atomically
-from repper.report.html import Html, table, tag
+from repper.report.html import Html, join, table, tag
 from repper.report.sections import section
 from repper.report.subject import subjects_of
 from repper.reproduction import Reproduction
@@ -38,20 +39,35 @@ def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> No
 
 
 def _reproduction(found: Reproduction, anchor: str) -> Html:
-    notes = [tag("li", note) for note in found.settings_text()]
+    notes = [tag("li", _marked(note)) for note in found.settings_text()]
     parts = [tag("h2", found.experiment.title, id=anchor), tag("ul", *notes)]
     for title, cells, caption in (
-        ("Ours and the paper's", found.cells(), "Accuracy in %, ours (the paper's)"),
+        (
+            "Ours and the paper's",
+            found.cells(),
+            "Accuracy in %, ours (the paper's, ours minus it); best bold, second underlined",
+        ),
         ("Order of the methods", found.order_cells(), "From best to worst"),
         *((extra.title, extra.cells, extra.note) for extra in found.extras),
         ("What the paper claims of this table", found.claim_cells(), "Computed from both"),
     ):
         if cells:
-            heading, *rows = [[cell.replace("**", "") for cell in line] for line in cells]
+            heading, *rows = [[_marked(cell) for cell in line] for line in cells]
             parts += [tag("h3", title), table(heading, rows, caption=caption, numeric_from=99)]
     if pictures := [_picture(caption, path) for caption, path in found.figures()]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _marked(text: str) -> Html:
+    """The little Markdown that tables have: bold, underlined and code."""
+    parts = re.split(r"(\*\*.+?\*\*|<u>.+?</u>|`.+?`)", text)
+    kinds = {"**": ("b", 2, 2), "<u": ("u", 3, 4), "`": ("code", 1, 1)}
+    made = []
+    for part in parts:
+        kind = next((kinds[start] for start in kinds if part.startswith(start)), None)
+        made.append(tag(kind[0], part[kind[1] : -kind[2]]) if kind and len(part) > 2 else part)
+    return join(made)
 
 
 def _picture(caption: str, path: Path) -> Html:
