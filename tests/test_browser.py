@@ -112,7 +112,9 @@ def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, wid
     assert "(81.04, " in line.inner_text()
     assert line.locator("b").count() == line.locator("u").count() == 1
     assert "not run" in first.locator("table").first.locator("tbody tr").first.inner_text()
-    picture = first.get_by_alt_text("One client's training images by the encoder of every method (t-SNE)")
+    picture = first.get_by_alt_text(
+        "One client's training images by the encoder of every method (t-SNE)"
+    )
     assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [1600, 500]
     # What is wider than a phone scrolls in its own frame.
     assert page.evaluate("document.documentElement.scrollWidth") <= width

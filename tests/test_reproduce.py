@@ -347,9 +347,10 @@ def test_orders_and_their_agreement(tmp_path):
     panel = Panel("x", {}, ("repper+linear", "fedavg+keep"), {"repper+linear": 2, "fedavg+keep": 1})
     result = PanelResult(panel, None, "there is none")
     found = Reproduction(tmp_path, TWO, TINY, 1, (result,))
-    assert found.order_cells()[1] == [
-        "x", "-", "repper+linear > fedavg+keep", "-", "-", "+1.00",
-    ]  # fmt: skip
+    assert found.order_cells() == [
+        ["", "RepPer minus the best other", *panel.rows, "agreement (Kendall)"],
+        ["x", "- (+1.00)", "- (1)", "- (2)", "-"],
+    ]
     assert found.claim_cells()[1][1:3] == ["yes (1 of 1)", "no data (0 of 0)"]
     assert found.claim_cells()[2][1:3] == ["not printed", "no data (0 of 0)"]
 

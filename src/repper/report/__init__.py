@@ -47,16 +47,30 @@ def _reproduction(found: Reproduction, anchor: str) -> Html:
             found.cells(),
             "Accuracy in %, ours (the paper's, ours minus it); best bold, second underlined",
         ),
-        ("Order of the methods", found.order_cells(), "From best to worst"),
+        (
+            "Order of the methods",
+            found.order_cells(),
+            "Place of each, ours (the paper's); 1 is best. The interval is that of 95 %",
+        ),
         *((extra.title, extra.cells, extra.note) for extra in found.extras),
         ("What the paper claims of this table", found.claim_cells(), "Computed from both"),
     ):
         if cells:
-            heading, *rows = [[_marked(cell) for cell in line] for line in cells]
+            heading, *rows = cells
+            heading = [name.replace("+", " +") for name in heading]
+            rows = [[_beside(cell) for cell in line] for line in rows]
             parts += [tag("h3", title), table(heading, rows, caption=caption, numeric_from=99)]
     if pictures := [_picture(caption, path) for caption, path in found.figures()]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _beside(cell: str) -> Html:
+    """Our number, and below it in brackets the paper's; other text as it is."""
+    ours, bracket, theirs = cell.partition(" (")
+    if not bracket or not re.fullmatch(r"[-+\d., ]+\)", theirs):
+        return _marked(cell)
+    return join([_marked(ours), Html("<br>"), tag("small", f"({theirs}")])
 
 
 def _marked(text: str) -> Html:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -31,6 +32,9 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(p if isinstance(p, Html) else escape(p, quote=False) for p in parts))
 
 
+LONG = 50
+"""Letters from which a cell gets room for some words in a line."""
+
 Cell = str | tuple[str, float]
 """The text of a cell, or its text and the number to sort it by."""
 
@@ -55,9 +59,11 @@ def table(
 
     def cell(place: int, content: Cell) -> Html:
         text, key = content if isinstance(content, tuple) else (content, None)
-        kind = "number" if place >= numeric_from else "text"
+        kind = "number" if place >= max(1, numeric_from) else "text"
+        if len(re.sub("<[^>]*>", "", text)) > LONG:
+            kind += " long"
         if place == 0:
-            return tag("th", text, scope="row", class_="text", data_sort=key)
+            return tag("th", text, scope="row", class_=kind, data_sort=key)
         return tag("td", text, class_=kind, data_sort=key)
 
     body = [
