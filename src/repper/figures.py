@@ -29,7 +29,7 @@ from repper.runs import Run
 
 # Okabe and Ito's colours, which colour-blind people can tell apart, and two greys.
 COLOURS = (
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000",
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#f0e442",
     "#999999", "#7a5195",
 )  # fmt: skip
 CLIENTS_SHOWN = 7
@@ -118,9 +118,9 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
 def _held(data: Dataset, counts: NDArray[np.int64], most: int = 10) -> str:
     """How many images of each class a client has, by falling count, in short lines."""
     order = [label for label in np.argsort(-counts, kind="stable") if counts[label]]
-    shown = [f"{data.classes[label]} {counts[label]}" for label in order[:most]]
+    shown = [f"{data.classes[label]}\u00a0{counts[label]}" for label in order[:most]]
     if len(order) > most:
-        shown.append(f"{len(order) - most} more classes")
+        shown.append(f"{len(order) - most}\u00a0more\u00a0classes")
     return textwrap.fill(", ".join(shown), 48)
 
 

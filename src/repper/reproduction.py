@@ -140,13 +140,14 @@ class Reproduction:
         parts = [
             f"# {self.experiment.title}",
             _bullets(self.settings_text()),
-            "Accuracy in %: the mean over clients of each one's accuracy on its own test images. "
-            "In brackets the paper's, and ours minus the paper's. Best of ours bold, second "
-            "underlined.",
+            "Accuracy in %: the mean over clients of each one's accuracy on its own test images; "
+            + ("in brackets the paper's, and ours minus the paper's; " if self._printed else "")
+            + "best of ours bold, second underlined.",
             _table(self.cells()),
             "## Order of the methods",
-            "The place of each in ours, in brackets in the paper; 1 is best. The interval is that "
-            "of 95 %, over clients where there is one seed.",
+            "The place of each in ours"
+            + (", in brackets in the paper" if self._printed else "")
+            + "; 1 is best. The interval is that of 95 %, over clients where there is one seed.",
             _table(self.order_cells()),
         ]
         for extra in self.extras:
@@ -166,6 +167,11 @@ class Reproduction:
             ),
         ]
         return "\n\n".join(parts) + "\n"
+
+    @property
+    def _printed(self) -> bool:
+        """Whether the paper has numbers for this experiment."""
+        return any(result.panel.printed for result in self.panels)
 
     def settings_text(self) -> list[str]:
         """How this was run, and every way in which it is not the paper's setting."""
@@ -205,6 +211,8 @@ class Reproduction:
             for cell in sorted(folder.glob(f"*/{RESULT}")) if folder else ():
                 run = Run(cell.parent)
                 config, seconds = run.config, run.result["seconds"]
+                if config.method not in {row.partition("+")[0] for row in result.panel.rows}:
+                    continue  # of an earlier comparison in the same folder
                 trained[result.panel.name, config.method, config.seed] = seconds["crl"]
                 found = read_json(run.folder / ENVIRONMENT)
                 machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
@@ -294,7 +302,7 @@ class Reproduction:
         )
         table = [["claim", "in the paper's numbers", "in ours", "against it, or for it, in ours"]]
         unfinished = any(result.missing for result in self.panels)
-        for claim in claims_of(self.experiment.name) if printed.accuracy else ():
+        for claim in claims_of(self.experiment.name) if self._printed else ():
             paper, own = claim.find(printed), claim.find(ours)
             said = f"{paper.verdict} ({paper.holds} of {paper.cases})"
             so_far = " so far" if unfinished and own.cases else ""
