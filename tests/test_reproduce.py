@@ -17,11 +17,11 @@ from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import Finding, Numbers, claims_of
 from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
-from repper.panels import epochs_in, panel_config
+from repper.panels import PanelResult, epochs_in, panel_config
 from repper.report import write_report
 from repper.reproduce import reproduce
 from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
-from repper.reproduction import PanelResult, Reproduction
+from repper.reproduction import Reproduction
 
 TINY = Preset(
     "tiny",

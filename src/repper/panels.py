@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repper.comparison import Row
+from repper.comparison import TABLE, Comparison, Line, Row
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.grid import rows_of
 from repper.methods.schedule import cohort_size
-from repper.reproduction import PANELS
 from repper.runs import Run
+
+PANELS = "panels"
+NOT_RUN = "not run"
+"""Why a panel is missing that was not reached yet."""
+
+
+@dataclass(frozen=True)
+class PanelResult:
+    """A panel's comparison, or why there is none."""
+
+    panel: Panel
+    comparison: Comparison | None
+    missing: str = ""
+
+    def ours(self) -> dict[str, float]:
+        """Accuracy by row."""
+        return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
+
+    @property
+    def lines(self) -> dict[str, Line]:
+        return {line.row: line for line in self.comparison.lines} if self.comparison else {}
+
+
+def result_in(folder: Path, panel: Panel, missing: str = NOT_RUN) -> PanelResult:
+    """The result of a panel in a reproduction's folder, or why there is none."""
+    cells = folder / PANELS / panel.folder
+    if (cells / f"{TABLE}.json").is_file():
+        return PanelResult(panel, Comparison.open(cells))
+    return PanelResult(panel, None, missing)
 
 
 def panel_config(

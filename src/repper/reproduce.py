@@ -15,7 +15,15 @@ from repper.experiment import Event
 from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
 from repper.grid import CellStarted, Compared, compare
-from repper.panels import Loaded, epochs_in, panel_config, rows_in, without
+from repper.panels import (
+    Loaded,
+    PanelResult,
+    epochs_in,
+    panel_config,
+    result_in,
+    rows_in,
+    without,
+)
 from repper.reproduce_events import (
     PanelMissing,
     PanelStarted,
@@ -23,7 +31,7 @@ from repper.reproduce_events import (
     ReproduceEvent,
     WorkLeft,
 )
-from repper.reproduction import FIGURES, SETTINGS, Extra, PanelResult, Reproduction, result_in
+from repper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
 
 
 def reproduce(

@@ -6,28 +6,24 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
-from repper.comparison import CELLS, TABLE, Comparison, Line, figure
+from repper.beside_paper import claim_cells, number_cells, order_cells
+from repper.comparison import CELLS, TABLE
 from repper.errors import RepperError
 from repper.experiments import EXPERIMENTS
-from repper.experiments.claims import Numbers, claims_of
-from repper.experiments.experiment import PRESETS, READINGS, Experiment, Panel, Preset
+from repper.experiments.experiment import PRESETS, READINGS, Experiment, Preset
 from repper.files import read_json, write_atomically
+from repper.panels import NOT_RUN, PanelResult, result_in
 from repper.run_folder import ENVIRONMENT, RESULT
 from repper.runs import Run
 
 SETTINGS = "reproduction.json"
-PANELS = "panels"
 FOUND = "found.json"
 FIGURES = "figures"
-NOT_RUN = "not run"
-"""Why a panel is missing that was not reached yet."""
 CAPTIONS = {
     "tsne-methods": "One client's training images by the encoder of every method (t-SNE)",
     "tsne-clients": "Seven clients from even to skewed, each its training images by its own local "
@@ -39,23 +35,6 @@ CAPTIONS = {
 }
 UNSET = {"train_images": "all", "head_epochs": "at least 10, and 100 steps"}
 """What it means that a setting has no value."""
-
-
-@dataclass(frozen=True)
-class PanelResult:
-    """A panel's comparison, or why there is none."""
-
-    panel: Panel
-    comparison: Comparison | None
-    missing: str = ""
-
-    def ours(self) -> dict[str, float]:
-        """Accuracy by row."""
-        return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
-
-    @property
-    def lines(self) -> dict[str, Line]:
-        return {line.row: line for line in self.comparison.lines} if self.comparison else {}
 
 
 @dataclass(frozen=True)
@@ -224,152 +203,21 @@ class Reproduction:
 
     def cells(self, best: str = "**{}**", second: str = "<u>{}</u>") -> list[list[str]]:
         """The table as text: a line per panel, a column per row of it."""
-        rows = _repper_first(row for result in self.panels for row in result.panel.rows)
-        table = [["", *rows]]
-        for result in self.panels:
-            ours, marks = result.ours(), dict[str, str]()
-            for group in self._groups(ours):
-                ranked = sorted(group, key=ours.__getitem__, reverse=True)
-                marks |= dict(zip(ranked, (best, second), strict=False))
-            line = [result.panel.name]
-            for row in rows:
-                if row not in result.panel.rows:
-                    line.append("")
-                    continue
-                text = marks.get(row, "{}").format(self._value(result, row))
-                paper = result.panel.printed.get(row)
-                if paper is not None:
-                    apart = f", {ours[row] - paper:+.2f}" if row in ours else ""
-                    text += f" ({paper:.2f}{apart})"
-                line.append(text)
-            table.append(line)
-        return table
-
-    def _value(self, result: PanelResult, row: str) -> str:
-        if result.missing:
-            return NOT_RUN if result.missing == NOT_RUN else "no data"
-        line = result.lines.get(row)
-        if line is None:
-            return "-"
-        spread = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
-        return figure(line.accuracy) + spread
-
-    def _groups(self, numbers: Mapping[str, float]) -> list[list[str]]:
-        """Rows that are compared with each other: all, or those with the same head."""
-        groups: dict[str, list[str]] = {}
-        for row in numbers:
-            head = row.partition("+")[2] if self.experiment.heads_apart else ""
-            groups.setdefault(head, []).append(row)
-        return list(groups.values())
+        return number_cells(self.experiment, self.panels, best, second)
 
     def order_cells(self) -> list[list[str]]:
-        """The places of the methods, ours and in brackets the paper's, and how far they agree."""
-        apart = self.experiment.heads_apart
-        columns = _repper_first(_column(row, apart) for r in self.panels for row in r.panel.rows)
-        table = [["", "RepPer minus the best other", *columns, "agreement (Kendall)"]]
-        for result in self.panels:
-            found, theirs = result.ours(), result.panel.printed
-            for group in self._groups(dict.fromkeys(result.panel.rows, 0.0)):
-                ours = {row: found[row] for row in group if row in found}
-                printed = {row: theirs[row] for row in group if row in theirs}
-                both = [row for row in group if row in ours and row in printed]
-                agreement = "-"
-                if len(both) > 1:
-                    tau = stats.kendalltau([ours[r] for r in both], [printed[r] for r in both])
-                    agreement = f"{tau.statistic:+.2f}"
-                head = f", {group[0].partition('+')[2]}" if apart else ""
-                line = dict.fromkeys(columns, "")
-                for row in group:
-                    place = f"{_place(row, ours)} ({_place(row, printed)})"
-                    line[_column(row, apart)] = place if printed else _place(row, ours)
-                lead = _lead(ours, result.comparison)
-                if printed:
-                    lead += f" ({_lead(printed)})"
-                table.append([result.panel.name + head, lead, *line.values(), agreement])
-        return table
+        """The places of the methods, ours and the paper's."""
+        return order_cells(self.experiment, self.panels)
 
     def claim_cells(self) -> list[list[str]]:
-        """Every claim, computed from the paper's numbers and from ours."""
-        printed = Numbers(
-            {
-                (result.panel.name, row): value
-                for result in self.panels
-                for row, value in result.panel.printed.items()
-            }
-        )
-        ours = Numbers(
-            *(self._known(name) for name in ("accuracy", "head_classes", "tail_classes"))
-        )
-        table = [["claim", "in the paper's numbers", "in ours", "against it, or for it, in ours"]]
-        unfinished = any(result.missing for result in self.panels)
-        for claim in claims_of(self.experiment.name) if self._printed else ():
-            paper, own = claim.find(printed), claim.find(ours)
-            said = f"{paper.verdict} ({paper.holds} of {paper.cases})"
-            so_far = " so far" if unfinished and own.cases else ""
-            table.append(
-                [
-                    claim.text,
-                    said if paper.cases else "not printed",
-                    f"{own.verdict}{so_far} ({own.holds} of {own.cases})",
-                    own.evidence or "-",
-                ]
-            )
-        return table if len(table) > 1 else []
-
-    def _known(self, name: str) -> dict[tuple[str, str], float]:
-        """A figure of our rows by panel and row."""
-        return {
-            (result.panel.name, row): value
-            for result in self.panels
-            for row, line in result.lines.items()
-            if (value := getattr(line, name)) is not None
-        }
-
-
-def result_in(folder: Path, panel: Panel, missing: str = NOT_RUN) -> PanelResult:
-    """The result of a panel in a reproduction's folder, or why there is none."""
-    cells = folder / PANELS / panel.folder
-    if (cells / f"{TABLE}.json").is_file():
-        return PanelResult(panel, Comparison.open(cells))
-    return PanelResult(panel, None, missing)
-
-
-def _lead(numbers: Mapping[str, float], comparison: Comparison | None = None) -> str:
-    """What RepPer has more than the best other row, and our interval of it."""
-    ours = {row: value for row, value in numbers.items() if row.startswith("repper")}
-    others = {row: value for row, value in numbers.items() if row not in ours}
-    if not ours or not others:
-        return "-"
-    repper, best = (max(found, key=found.__getitem__) for found in (ours, others))
-    text = f"{ours[repper] - others[best]:+.2f}"
-    # An interval is of the difference to the comparison's reference row.
-    known = comparison.lines if comparison and comparison.reference == repper else ()
-    for line in known:
-        if line.row == best and line.low is not None and line.high is not None:
-            text += f" [{-line.high:+.2f}, {-line.low:+.2f}]"
-    return text
+        """Every claim of the paper, computed from its numbers and from ours."""
+        return claim_cells(self.experiment, self.panels)
 
 
 def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows(lines)
     write_atomically(path, text.getvalue())
-
-
-def _repper_first(names: Iterable[str]) -> list[str]:
-    """Each name once, those of the method that all are compared with before the others."""
-    return sorted(dict.fromkeys(names), key=lambda name: not name.startswith("repper"))
-
-
-def _column(row: str, heads_apart: bool) -> str:
-    return row.partition("+")[0] if heads_apart else row
-
-
-def _place(row: str, numbers: Mapping[str, float]) -> str:
-    """The place of a row from the best, which is 1; equal rows share theirs."""
-    if row not in numbers:
-        return "-"
-    return str(1 + sum(value > numbers[row] for value in numbers.values()))
 
 
 def _said(name: str, value: object) -> str:
