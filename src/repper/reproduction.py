@@ -120,12 +120,12 @@ class Reproduction:
             f"# {self.experiment.title}",
             _bullets(self.settings_text()),
             "Accuracy in %: the mean over clients of each one's accuracy on its own test images; "
-            + ("in brackets the paper's, and ours minus the paper's; " if self._printed else "")
+            + ("in brackets the paper's, and ours minus the paper's; " if self.printed else "")
             + "best of ours bold, second underlined.",
             _table(self.cells()),
             "## Order of the methods",
             "The place of each in ours"
-            + (", in brackets in the paper" if self._printed else "")
+            + (", in brackets in the paper" if self.printed else "")
             + "; 1 is best. The interval is that of 95 %, over clients where there is one seed.",
             _table(self.order_cells()),
         ]
@@ -148,7 +148,7 @@ class Reproduction:
         return "\n\n".join(parts) + "\n"
 
     @property
-    def _printed(self) -> bool:
+    def printed(self) -> bool:
         """Whether the paper has numbers for this experiment."""
         return any(result.panel.printed for result in self.panels)
 

@@ -41,16 +41,19 @@ def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> No
 def _reproduction(found: Reproduction, anchor: str) -> Html:
     notes = [tag("li", _marked(note)) for note in found.settings_text()]
     parts = [tag("h2", found.experiment.title, id=anchor), tag("ul", *notes)]
+    theirs, place = (
+        (" (the paper's, ours minus it)", " (the paper's)") if found.printed else ("", "")
+    )
     for title, cells, caption in (
         (
-            "Ours and the paper's",
+            "Ours and the paper's" if found.printed else "Accuracy",
             found.cells(),
-            "Accuracy in %, ours (the paper's, ours minus it); best bold, second underlined",
+            f"Accuracy in %{theirs}; best bold, second underlined",
         ),
         (
             "Order of the methods",
             found.order_cells(),
-            "Place of each, ours (the paper's); 1 is best. The interval is that of 95 %",
+            f"Place of each{place}; 1 is best. The interval is that of 95 %",
         ),
         *((extra.title, extra.cells, extra.note) for extra in found.extras),
         ("What the paper claims of this table", found.claim_cells(), "Computed from both"),
@@ -59,7 +62,10 @@ def _reproduction(found: Reproduction, anchor: str) -> Html:
             heading, *rows = cells
             heading = [name.replace("+", " +") for name in heading]
             rows = [[_beside(cell) for cell in line] for line in rows]
-            parts += [tag("h3", title), table(heading, rows, caption=caption, numeric_from=99)]
+            parts += [
+                tag("h3", title),
+                table(heading, rows, caption=caption.replace("`", ""), numeric_from=99),
+            ]
     if pictures := [_picture(caption, path) for caption, path in found.figures()]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
