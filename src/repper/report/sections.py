@@ -160,11 +160,11 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
             drawn.append(charts.lines(title, "round", unit, series))
     if drawn:
         yield tag("h3", "Over rounds")
+        notes = ["The first seed's runs."] if len(subject.seeds) > 1 else []
         if len(subject.rows) > 1:
-            yield tag(
-                "p", "Losses of different methods are different quantities; compare their shape.",
-                class_="note",
-            )  # fmt: skip
+            notes.append("Losses of different methods are different quantities; compare shapes.")
+        if notes:
+            yield tag("p", " ".join(notes), class_="note")
         yield tag("div", *drawn, class_="pair")
 
 
@@ -242,8 +242,10 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         rows.append([f"{method}{note}", number(found.silhouette, 3), number(found.knn)])
     yield tag(
         "p",
-        "Test images by t-SNE of their features. Such pictures prove little: distances between "
-        "groups mean nothing. The numbers are of the features themselves.",
+        "Test images by t-SNE of their features"
+        + (", of the first seed's encoders" if len(subject.seeds) > 1 else "")
+        + ". Such pictures prove little: distances between groups mean nothing. The numbers are of "
+        "the features themselves.",
         class_="note",
     )
     yield tag("div", *drawn, class_="side")

@@ -30,6 +30,10 @@ class Subject:
         return next(iter(self.rows.values()))[0]
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.comparison.seeds if self.comparison else (self.first.config.seed,)
+
+    @property
     def runs(self) -> list[Run]:
         """The first seed's run of every row."""
         return [runs[0] for runs in self.rows.values()]
