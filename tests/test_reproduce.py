@@ -180,6 +180,8 @@ def test_ours_stand_beside_the_papers(done):
     assert [row["row"] for row in rows] == [*TWO.panels[0].rows, "repper+linear"]
     assert float(rows[0]["difference"]) == pytest.approx(ours["repper+linear"] - 90.0)
     assert rows[2]["paper"] == rows[3]["ours"] == ""
+    with (folder / "claims.csv").open() as file:
+        assert [row[0] for row in csv.reader(file)][1] == "RepPer is first everywhere"
 
 
 def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):

@@ -90,7 +90,8 @@ class Reproduction:
             name = re.sub(r"[^a-z0-9.]+", "-", extra.title.lower())
             _write_csv(self.folder / f"{name}.csv", extra.cells)
         for name, cells in (("order", self.order_cells()), ("claims", self.claim_cells())):
-            _write_csv(self.folder / f"{name}.csv", cells)
+            if cells:
+                _write_csv(self.folder / f"{name}.csv", cells)
 
     def figures(self) -> Iterator[tuple[str, Path]]:
         """The pictures that were drawn, each with its caption."""

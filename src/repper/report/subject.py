@@ -33,11 +33,6 @@ class Subject:
     def seeds(self) -> tuple[int, ...]:
         return self.comparison.seeds if self.comparison else (self.first.config.seed,)
 
-    @property
-    def runs(self) -> list[Run]:
-        """The first seed's run of every row."""
-        return [runs[0] for runs in self.rows.values()]
-
 
 def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
     """What a folder holds; the reproduction too, if it is one."""
