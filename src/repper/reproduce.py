@@ -55,8 +55,9 @@ def reproduce(
             panel: panel_config(experiment, preset, panel, folder, how)
             for panel in experiment.panels
         }
-        whole = sum(_work(config, panel, seeds) for panel, config in configs.items())
         results, extras, loaded = list[PanelResult](), list[Extra](), Loaded()
+        images = {panel: _images(loaded, config) for panel, config in configs.items()}
+        whole = sum(_passes(one, panel, seeds) * images[panel] for panel, one in configs.items())
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
             try:
@@ -68,7 +69,7 @@ def reproduce(
             for event in compare(config, rows_in(panel), seeds, data, resume=True):
                 if isinstance(event, CellStarted):
                     left = sum(
-                        _work(one, other, seeds, unfinished=True)
+                        _passes(one, other, seeds, unfinished=True) * images[other]
                         for other, one in list(configs.items())[number - 1 :]
                     )
                     yield WorkLeft(left / whole)
@@ -108,8 +109,16 @@ def _measured(
     return extras
 
 
-def _work(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:
-    """How much the trainings of a panel are, or those that are not finished."""
+def _images(loaded: Loaded, config: Config) -> int:
+    """The training images of a panel; none without its data, which is said when it is its turn."""
+    try:
+        return len(loaded.data_of(config).train)
+    except RepperError:
+        return 0
+
+
+def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:
+    """The passes over clients' views in a panel's trainings, or in those not finished."""
     total = 0.0
     for seed in range(config.seed, config.seed + seeds):
         cells = [row.config(config, seed, Path(str(config.out))) for row in rows_in(panel)]
