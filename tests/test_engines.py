@@ -29,7 +29,7 @@ from repper.private import PrivateStore
 from repper.seeds import Purpose, stream
 
 HERE = ("serial", "pool")
-"""Engines that need no other program; tests/test_flower.py has Flower's."""
+"""Engines that need no other program; tests/flower has Flower's."""
 
 
 def task_for(data, private=None, **settings):

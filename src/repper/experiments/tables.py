@@ -140,7 +140,7 @@ def table4() -> Experiment:
         "table4",
         "Table 4: a large and a mobile encoder",
         tuple(panels),
-        {"train_images": 5000, "rounds": 20},
+        {"train_images": 10_000, "rounds": 60},
     )
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from repper.flower.app_folder import write_app
 from repper.flower.apps import NOT_SETTINGS, config_in
 
-APP = Path(__file__).parents[1] / "flower-app"
+APP = Path(__file__).parents[2] / "flower-app"
 
 
 def files(folder):

@@ -1,0 +1,147 @@
+"""Who is asked, waited for, asked again or done without."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message, MetricRecord, RecordDict
+
+from conftest import last_json
+from repper.engines.engine import Absent, Update
+from repper.errors import RepperError
+from repper.flower import wire
+from repper.flower.grid_engine import PATIENT, GridEngine, Patience, Place
+from repper.params import Params
+
+from .nodes import RAISED, SHARED, Answer, Nodes, away, good, in_turn, silent
+
+
+def with_examples(examples) -> Answer:
+    return lambda message: wire.update_reply(Update(0, SHARED, examples, 0.5), message, "float32")
+
+
+def with_params(params: Params) -> Answer:
+    return lambda message: wire.update_reply(Update(0, params, 10, 0.5), message, "float32")
+
+
+def fit(nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = None, places=None):
+    """A round of all nodes as clients, each of which has declared 10 examples."""
+    names = [f"site{node}" for node in nodes.answers]
+    engine = GridEngine(
+        nodes, places or nodes.places, {}, names=names, patience=patience,
+        tell=lambda kind, text: said.append(text) if said is not None else None,
+        declared=dict.fromkeys(nodes.answers, 10),
+    )  # fmt: skip
+    found = sorted(engine.fit(SHARED, list(nodes.answers), 3), key=lambda one: one.client)
+    return {one.client: one.reason if isinstance(one, Absent) else "good" for one in found}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (with_params({n: t * float("nan") for n, t in SHARED.items()}), "NaN or infinity"),
+        (with_params(SHARED | {"encoder.bias": torch.zeros(3)}), r"encoder.bias as \(3,\)"),
+        (with_params({"encoder.bias": SHARED["encoder.bias"]}), "lacks encoder.weight"),
+        (with_params(SHARED | {"head.weight": torch.zeros(1)}), "unexpected head.weight"),
+        (with_examples(0), "counts 0 examples"),
+        (with_examples(-3), "counts -3 examples"),
+        (with_examples(10.0), r"counts 10.0 examples"),
+        (with_examples(11), "counts 11 examples, but declared 10"),
+        (lambda m: wire.said({"problem": "its disk is full"}, m), "its disk is full"),
+        (lambda m: wire.said({}, m), "it lacks"),
+        (lambda m: RAISED, "the app raised an error"),
+        (lambda m: ValueError("junk"), r"its answer is unreadable: ValueError\('junk'\)"),
+        (lambda m: Message(RecordDict({wire.SHARED: wire.arrays_of(SHARED), wire.COUNTED: MetricRecord({"examples": 10, "loss": [1.0]})}), reply_to=m), "its loss is"),
+        (lambda m: wire.update_reply(Update(0, SHARED, 10, float("nan")), m, "float32"), "the loss of client 0"),
+    ],
+)  # fmt: skip
+def test_a_bad_answer_is_refused_and_its_site_named(answer, why):
+    with pytest.raises(RepperError, match=f"too few good answers: site0, asked twice: .*{why}"):
+        fit(Nodes(answer, good))
+    # Once is no reason to end: the second answer counts.
+    assert fit(Nodes(in_turn(answer, good), good)) == {0: "good", 1: "good"}
+    # Where enough others have answered, and that was chosen, the round goes on at once.
+    found = fit(Nodes(answer, good), Patience(60, 1))
+    assert found[1] == "good"
+    assert re.search(why, found[0])
+
+
+def test_too_few_good_answers_end_the_federation_even_with_patience():
+    spoilt = with_examples(0)
+    with pytest.raises(RepperError, match="site0, asked twice: .*; site1, asked twice"):
+        fit(Nodes(spoilt, spoilt, good), Patience(60, 2))
+
+
+def test_a_site_that_is_away_is_asked_again_as_often_as_it_takes():
+    said: list[str] = []
+    assert fit(Nodes(in_turn(away, away, away, good), good), said=said) == {0: "good", 1: "good"}
+    assert said == ["asking site0 again: the node is away"] * 3
+
+
+def test_a_silent_site_is_waited_for_or_done_without():
+    said: list[str] = []
+    late = "no answer within 0.05 s: it has not answered yet"
+    assert fit(Nodes(silent, good), Patience(0.05, 1), said) == {0: late, 1: "good"}
+    assert said == []
+    nodes = Nodes(silent, silent, good)
+
+    def places() -> dict[int, Place]:
+        if said:  # somebody has looked after it
+            nodes.answers[1], nodes.since[1] = good, "evening"
+        return nodes.places()
+
+    found = fit(nodes, Patience(0.05, 2), said, places)
+    assert found == {0: late, 1: "good", 2: "good"}
+    waited = {f"waiting for site{n}: it has not answered yet" for n in (0, 1)}
+    assert set(said) == waited | {"asking site1 again: it has come back"}
+
+
+def test_a_site_that_is_not_connected_is_waited_for():
+    nodes, looks = Nodes(good, good), []
+
+    def places() -> dict[int, Place]:
+        looks.append(1)
+        return {n: place for n, place in nodes.places().items() if n or len(looks) > 3}
+
+    assert fit(nodes, places=places) == {0: "good", 1: "good"}
+    assert len(nodes.asked) == 2
+    late = "no answer within 0.05 s: it is not connected"
+    assert fit(nodes, Patience(0.05, 1), places=lambda: {1: Place(1)}) == {0: late, 1: "good"}
+
+
+def test_a_site_has_one_open_question_until_it_comes_back():
+    nodes = Nodes(silent, good)
+
+    def places() -> dict[int, Place]:
+        if len(nodes.asked) == 2 and looks.append(1) is None and len(looks) > 5:
+            nodes.answers[0], nodes.since[0] = good, "evening"
+        return nodes.places()
+
+    looks: list[int] = []
+    said: list[str] = []
+    assert fit(nodes, said=said, places=places) == {0: "good", 1: "good"}
+    assert [node for node, _ in nodes.asked] == [0, 1, 0]
+    assert said == ["asking site0 again: it has come back"]
+
+
+# Sites
+
+
+def test_flower_simulation_is_the_serial_run(repper):
+    """A method that keeps parameters at the clients, in Ray's processes."""
+    settings = (
+        "run", "--data", "digits", "--clients", 4, "--rounds", 2, "--epochs", 1, "--width", 0.25,
+        "--participation", 0.5, "--method", "fedrep", "--personalize", "keep", "--workers", 2,
+        "--json",
+    )  # fmt: skip
+    serial, flower = (
+        last_json(repper(*settings, "--engine", engine, "--out", engine))
+        for engine in ("serial", "flower")
+    )
+    for name in ("encoder_digest", "heads_digest", "accuracy"):
+        assert flower[name] == serial[name]

@@ -1,0 +1,189 @@
+"""Federations without processes: a server and its sites in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message, RecordDict
+
+import repper as api
+from repper.errors import RepperError
+from repper.flower import apps, wire
+from repper.flower.grid_engine import Patience
+from repper.flower.server import Federation, run_federation
+from repper.flower.site import Site
+from repper.params import digest, read_params
+
+from .nodes import CLASSES, CONFIG, Home, Nodes, away, in_turn
+
+
+@pytest.fixture(scope="module")
+def expected(image_folders, tmp_path_factory):
+    """The digest of the same run in one process."""
+    out = tmp_path_factory.mktemp("serial") / "run"
+    settings = {n: getattr(CONFIG, n) for n in ("rounds", "epochs", "width", "participation", "image_size", "knn", "method", "personalize")}  # fmt: skip
+    done = api.run(str(image_folders), partition="folders", engine="serial", out=out, **settings)
+    return done.result["encoder_digest"]
+
+
+def test_a_federation_is_the_same_run_whatever_happens_on_the_way(
+    tmp_path, image_folders, expected
+):
+    """Both in one process: a site is away for a while, and the server ends and is resumed."""
+    nodes, said = Home(tmp_path / "sites", image_folders), []
+    federation = Federation(CONFIG, tmp_path / "run", ("site0", "site1"), CLASSES)
+
+    def tell(kind, **event):
+        said.append((kind, event))
+        if kind == "round" and event["round"] == 1 and not federation.resume:
+            raise KeyboardInterrupt
+
+    honest = nodes.answers[0]
+    nodes.answers[0] = in_turn(honest, away, honest)
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(federation, nodes, tell)
+    nodes.answers[0] = honest
+    federation = replace(federation, resume=True)
+    result = run_federation(federation, nodes, tell)
+    assert result["encoder_digest"] == expected
+    assert result["digest_covers"] == "all that was trained"
+    assert result["rounds_without"] == {}
+    assert "asking site0 again: the node is away" in [e["text"] for k, e in said if k == "note"]
+    assert all(accuracy is not None for accuracy in result["sites"].values())
+    [run] = (tmp_path / "sites" / "site1" / "runs").iterdir()
+    assert {path.name for path in run.iterdir()} >= {"private", "heads", "encoder.safetensors"}
+
+
+def test_what_a_site_did_in_a_round_that_went_on_without_it_is_as_if_it_had_not_been(
+    tmp_path, image_folders
+):
+    """Its answer of round 1 is lost or it never trained: the run is the same."""
+    digests = []
+    for trains in (True, False):
+        folder = tmp_path / str(trains)
+        nodes = Home(folder / "sites", image_folders)
+        honest, who = nodes.answers[1], [True]
+
+        def lost(message, honest=honest, who=who, trains=trains):
+            if who or wire.told_in(message)["round"] != 1:
+                who.clear()
+                return honest(message)
+            if trains:
+                honest(message)
+            return None
+
+        nodes.answers[1] = lost
+        patience = Patience(0.2, 1)
+        federation = Federation(CONFIG, folder / "run", ("site0", "site1"), CLASSES, patience)
+        result = run_federation(federation, nodes, lambda kind, **event: None)
+        assert list(result["rounds_without"]) == [1]
+        assert "no answer within 0.2 s" in result["rounds_without"][1]["site1"]
+        digests.append(result["encoder_digest"])
+    assert digests[0] == digests[1]
+
+
+def test_a_site_says_nothing_of_its_scores_unless_it_may(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    Site(tmp_path / "sites" / "site1", str(image_folders / "site1")).save()
+    federation = Federation(replace(CONFIG, rounds=1), tmp_path / "run", (), CLASSES)
+    result = run_federation(federation, nodes, lambda kind, **event: None)
+    assert result["sites"]["site0"] is not None
+    assert result["sites"]["site1"] is None
+    assert result["personalized"] == ["site0", "site1"]
+    assert result["digest_covers"] == "shared parameters only"
+    assert result["encoder_digest"] == digest(
+        read_params(tmp_path / "run" / "checkpoint" / "last.safetensors")[0]
+    )
+    assert all(json.dumps(name) not in json.dumps(result) for name in CLASSES)
+
+
+def test_a_run_is_resumed_with_the_same_classes_and_sites_only(tmp_path, image_folders):
+    nodes, folder = Home(tmp_path / "sites", image_folders), tmp_path / "run"
+    short = replace(CONFIG, rounds=1)
+    federation = Federation(short, folder, ("site0", "site1"), CLASSES)
+    run_federation(federation, nodes, lambda kind, **event: None)
+    again = replace(federation, resume=True)
+    for changed, why in (
+        (replace(again, classes=CLASSES[::-1]), "was begun with other classes: give --classes 0,1"),
+        (replace(again, sites=("site1", "site2")), "other sites: give --sites site0,site1"),
+        (
+            replace(again, config=replace(short, rounds=0)),
+            "has 1 rounds already, more than --rounds 0",
+        ),
+    ):
+        with pytest.raises(RepperError, match=why):
+            run_federation(changed, nodes, lambda kind, **event: None)
+    longer = replace(again, config=replace(short, rounds=2))
+
+    def stop(kind, **event):
+        if kind == "begun":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(longer, nodes, stop)
+    # What is no longer true is gone, and what is true now is written.
+    assert not (folder / "result.json").exists()
+    assert "rounds = 2" in (folder / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("said", [{}, {"accuracy": "high"}, {"accuracy": 101.0}, {"private": "x"}])
+def test_what_a_site_says_of_its_head_is_checked(tmp_path, image_folders, said):
+    nodes = Home(tmp_path / "sites", image_folders)
+    honest = nodes.answers[0]
+
+    def strange(message):
+        if message.metadata.message_type != wire.PERSONALIZE:
+            return honest(message)
+        return wire.said(said, message) if said else Message(RecordDict(), reply_to=message)
+
+    nodes.answers[0] = strange
+    federation = Federation(replace(CONFIG, rounds=1), tmp_path / "run", (), CLASSES)
+    with pytest.raises(RepperError, match="too few good answers: site0, asked twice: it "):
+        run_federation(federation, nodes, lambda kind, **event: None)
+
+
+def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
+    nodes, said = Home(tmp_path / "sites", image_folders), []
+
+    def tell(kind, text="", **event):
+        said.append(text)
+        if "cannot take part" in text:
+            raise KeyboardInterrupt
+
+    federation = Federation(CONFIG, tmp_path / "run", (), ("cat", "dog"))
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(federation, nodes, tell)
+    # Neither a folder nor a class of the site's own gets out: they are in its log.
+    assert said[-1].endswith(
+        "cannot take part: it could not do what it was asked: its own log says why"
+    )
+    assert "which this federation does not have: its classes are cat, dog" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"method": "central"}, "needs all images in one place"),
+        ({"method": "fedavg"}, "name them with --classes"),
+        ({"method": "lg-fedavg", "init": "run"}, "lg-fedavg every site has an encoder of its own"),
+        ({"evaluate_every": 1}, "--evaluate-every needs scores of sites"),
+        ({"participation": 0.5}, "--min-cohort must be 1 to 1, the sites of a round, got 2"),
+    ],
+)
+def test_what_a_federation_cannot_do_is_said_before_anything_is_written(tmp_path, changes, why):
+    config, classes = replace(CONFIG, **changes), () if "method" in changes else CLASSES
+    federation = Federation(config, tmp_path / "run", (), classes, Patience(9, 2))
+    with pytest.raises(RepperError, match=why):
+        run_federation(federation, Nodes(), lambda kind, **event: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_settings_of_a_run_are_read_back():
+    assert apps.config_in({"rounds": 3, "lr": 1, "out": "", "sites": "a,b"}).lr == 1.0
+    with pytest.raises(RepperError, match="'colour', which is no setting"):
+        apps.config_in({"colour": "red"})

@@ -1,0 +1,79 @@
+"""What a site lets a server do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+
+from repper.errors import RepperError
+from repper.flower.site import TRAVELS, Site, travelling
+from repper.private import PrivateStore
+
+from .nodes import CLASSES, CONFIG, folder_of_site
+
+TOLD = {"settings": travelling(CONFIG), "run": "ab" * 8, "client": 0, "classes": ""}
+
+
+@pytest.fixture
+def site(tmp_path, image_folders):
+    (tmp_path / "home").mkdir()
+    one = Site(tmp_path / "home", str(image_folders / "site0"))
+    one.save()
+    return one
+
+
+def test_a_site_takes_no_path_and_no_device_from_a_server(site):
+    assert not {"data", "data_dir", "out", "init", "device", "download", "workers"} & set(TRAVELS)
+    for name in ("data", "out", "init", "data_dir", "device", "skip_unreadable"):
+        strange = json.dumps({name: "/etc"})
+        with pytest.raises(RepperError, match=f"does not take {name} from a server"):
+            site.part_in(TOLD | {"settings": strange})
+    for run in ("../../elsewhere", "", "AB" * 8, "ab/cd", "a" * 65):
+        with pytest.raises(RepperError, match="in the name of no run"):
+            site.part_in(TOLD | {"run": run})
+    for missing in TOLD:
+        with pytest.raises(RepperError, match="was asked what it cannot read"):
+            site.part_in({name: value for name, value in TOLD.items() if name != missing})
+
+    for wrong, why in (
+        ({"client": 2}, "asked as client 2 of 2"),
+        ({"client": -1}, "a client or round that is none"),
+        ({"last": "../x"}, "a client or round that is none"),
+        ({"settings": travelling(replace(CONFIG, image_size=4096))}, "images of 512 pixels"),
+        ({"settings": travelling(replace(CONFIG, clients=10**6))}, "at most 10000 clients"),
+    ):
+        with pytest.raises(RepperError, match=why):
+            site.part_in(TOLD | wrong)
+
+
+def test_a_site_keeps_its_settings_and_others_are_no_site(site, tmp_path):
+    assert Site.open(site.home) == site
+    with pytest.raises(RepperError, match="is not the home of a site"):
+        Site.open(tmp_path)
+
+
+def test_grey_images_of_a_site_have_three_channels(tmp_path):
+    folder = folder_of_site(tmp_path / "grey", range(30), colour=False)
+    images = replace(Site(tmp_path, str(folder)).part_in(TOLD)).images
+    assert images.train.images.shape[1:] == (3, 8, 8)
+    assert (images.train.images[:, 0] == images.train.images[:, 2]).all()
+
+
+def test_a_site_goes_back_to_where_the_server_left_it(site):
+    part = site.part_in(TOLD | {"classes": "\n".join(CLASSES)})
+    store = PrivateStore(part.folder / "private")
+    part.folder.mkdir(parents=True)
+    store.begin({"head.weight": torch.zeros(1)})
+    for number in (1, 2):
+        store.write(0, number, {"head.weight": torch.full((1,), float(number))}, keep_all=False)
+    part.go_back_to(1)
+    assert not store.path(0, 2).exists()
+    assert store.read(0, 5)["head.weight"] == 1
+    with pytest.raises(RepperError, match="lost its own parameters of round 2: restore"):
+        part.go_back_to(2)
