@@ -1,6 +1,7 @@
 """The report in a real browser: Chromium, without a window."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -94,13 +95,50 @@ def test_headings_sort_both_ways_by_number(opened):
 def test_a_filter_hides_and_shows_rows(opened):
     page = opened()
     rows = page.locator("tr[data-label='fedavg+keep']")
-    assert rows.count() == 1
-    box = page.get_by_label("fedavg+keep")
+    strip = page.locator("g[data-label='fedavg+keep']").first
+    curve = page.locator("g[data-label='fedavg']").first
+    assert rows.count() == 2  # of results, and of costs
+    box, other = (
+        page.get_by_role("checkbox", name=name) for name in ("fedavg+keep", "fedavg+finetune")
+    )
     box.uncheck()
     assert not rows.first.is_visible()
+    assert not rows.last.is_visible()
+    assert not strip.is_visible()
+    assert curve.is_visible()  # another row of the same training is shown
     assert page.locator("tr[data-label='repper+linear']").first.is_visible()
+    assert page.locator("fieldset output").inner_text() == "2 of 3 are shown"
+    other.uncheck()
+    assert not curve.is_visible()
     box.check()
     assert rows.first.is_visible()
+    assert curve.is_visible()
+
+
+def test_a_table_beside_the_papers_sorts_by_our_numbers(opened, reproduced):
+    page = opened(address=reproduced)
+    table = page.locator("section").first.locator("table").first
+    place = table.locator("thead th").all_inner_texts().index("repper +linear")
+    table.locator("thead button").nth(place).click()
+    shown = [
+        row.locator("th, td").nth(place).inner_text() for row in table.locator("tbody tr").all()
+    ]
+    assert re.match(r"\d", shown[0])
+    assert all(text.startswith("not run") for text in shown[1:])
+
+
+def test_nothing_is_cut_off_on_paper(opened, reproduced):
+    page = opened(width=1032, address=reproduced)  # A4 across, less its margins
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1032
+    assert page.locator("details:not([open])").count() == 0
+    wide = page.locator(".scroll").evaluate_all(
+        "all => all.map(e => e.scrollWidth - e.clientWidth)"
+    )
+    assert max(wide) <= 1
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0
 
 
 @pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])
@@ -112,9 +150,7 @@ def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, wid
     assert "(81.04, " in line.inner_text()
     assert line.locator("b").count() == line.locator("u").count() == 1
     assert "not run" in first.locator("table").first.locator("tbody tr").first.inner_text()
-    picture = first.get_by_alt_text(
-        "One client's training images by the encoder of every method (t-SNE)"
-    )
+    picture = first.get_by_alt_text("tsne methods")
     assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [1600, 500]
     # What is wider than a phone scrolls in its own frame.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -123,12 +159,15 @@ def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, wid
 @pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])
 def test_every_figure_is_drawn_and_the_page_does_not_overflow(opened, width):
     page = opened(width)
-    figures = page.locator("figure svg")
+    figures = page.locator("figure .scroll svg")
     assert figures.count() == 12
     for figure in figures.all():
-        box = figure.bounding_box()
-        assert box["height"] > 40
-        assert box["width"] <= width
+        assert figure.bounding_box()["height"] > 40
+        # Letters keep a size that can be read; a drawing that is too wide for that scrolls.
+        scale = figure.evaluate("svg => svg.clientWidth / svg.viewBox.baseVal.width")
+        assert scale * 13 >= 9.7
+    frames = page.locator("figure .scroll").all()
+    assert max(frame.bounding_box()["width"] for frame in frames) <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -156,6 +195,17 @@ def test_text_can_be_read(opened, dark):
           const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
           worst = Math.min(worst, (a + 0.05) / (b + 0.05));
         }
+        const over = (colour, paper) => {
+          const [r, g, b, share = 1] = colour.match(/[\\d.]+/g).map(Number);
+          const below = paper.match(/[\\d.]+/g).map(Number);
+          return `rgb(${[r, g, b].map((v, i) => v * share + below[i] * (1 - share))})`;
+        };
+        for (const e of document.querySelectorAll("svg text")) {
+          const paper = behind(e);
+          const under = e.classList.contains("on-heat") ? over(getComputedStyle(e.previousElementSibling).fill, paper) : paper;
+          const [a, b] = [light(getComputedStyle(e).fill), light(under)].sort((x, y) => y - x);
+          worst = Math.min(worst, (a + 0.05) / (b + 0.05));
+        }
         return worst;
       }"""
     )
@@ -169,7 +219,13 @@ def test_it_is_made_for_keyboards_and_screen_readers(opened):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
     assert page.locator("html").get_attribute("lang") == "en"
-    assert page.locator("svg:not([aria-label])").count() == 0
+    assert page.locator("svg[role=img]:not([aria-label])").count() == 0
+    assert page.locator("svg:not([role=img]):not([aria-hidden=true])").count() == 0
+    spoken = page.locator("svg[role=img]").first.get_attribute("aria-label")
+    assert re.search(r"repper\+linear: \d+\.\d\d at round 1, \d+\.\d\d at 2", spoken)
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert page.locator("th:empty").count() == 0
+    assert "" not in page.locator("th").all_text_contents()
     assert page.locator("th:not([scope])").count() == 0
     assert page.locator("h1").count() == 1
     sections = page.locator("section[aria-labelledby]")

@@ -8,7 +8,7 @@ from sklearn.metrics import silhouette_score
 
 import repper as api
 from repper import figures
-from repper.embedding import _silhouettes, parting_of
+from repper.embedding import nearest_other, parting_of, silhouettes
 from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
 from repper.params import digest
@@ -57,7 +57,8 @@ def test_a_local_encoder_is_the_common_one_after_its_clients_training(runs, digi
 def test_accuracy_per_class_shows_counts_by_falling_size(runs, tmp_path):
     figures.accuracy_per_class(tmp_path / "classes", runs, [1])
     [score] = [s for s in runs["repper"].scores() if s.client == 1]
-    counts = [int(t.split()[0]) for t in texts(tmp_path / "classes") if t.endswith("images")]
+    written = [t for t in texts(tmp_path / "classes") if " images" in t]
+    counts = [int(re.search(r"(\d+) images", t)[1]) for t in written]
     assert counts == sorted((int(n) for n in score.train[score.tested > 0]), reverse=True)
 
 
@@ -67,16 +68,20 @@ def test_newcomers_are_drawn(runs, tmp_path):
     assert "epochs of the heads" in texts(tmp_path / "new")
 
 
-def test_votes_of_a_half_are_right_where_classes_are_apart():
+def test_the_nearest_other_image_is_never_the_image_itself():
     labels = np.arange(120) % 4
-    assert figures._half_votes(np.eye(4)[labels].astype(np.float32), labels) == 100.0
+    assert nearest_other(np.eye(4)[labels], labels) == 100.0
+    # Of two near each other and a third of the first's direction, only these two are right.
+    r = np.array([[1.0, 0.0], [0.99, 0.1], [0.0, 1.0]])
+    assert nearest_other(r, np.array([0, 0, 1])) == pytest.approx(200 / 3)
+    assert nearest_other(r, np.arange(3)) == 0.0
 
 
 def test_features_of_a_good_encoder_part_classes_and_others_do_not(runs, digits_data):
     found = {name: parting_of(run, digits_data) for name, run in runs.items()}
     for parting in found.values():
         assert all(-1 <= value <= 1 for value in parting.silhouette)
-        assert all(0 <= value <= 100 for value in parting.knn)
+        assert all(0 <= value <= 100 for value in parting.nearest)
     counts, _ = read_partition(runs["repper"].folder / "partition.json", digits_data).counts(
         digits_data
     )
@@ -91,13 +96,13 @@ def test_features_of_a_good_encoder_part_classes_and_others_do_not(runs, digits_
 def test_silhouettes_of_groups_are_means_over_their_images():
     r = np.array([[1.0, 9], [0, 1], [10, 0], [10, 1], [5, 5], [5, 6]])
     labels = np.array([0, 0, 1, 1, 2, 2])
-    everyone, first, rest = _silhouettes(
+    everyone, first, rest = silhouettes(
         r, labels, np.array([True, False, False]), np.array([False, True, True])
     )
     assert everyone == pytest.approx((first + 2 * rest) / 3)
     assert everyone == pytest.approx(silhouette_score(r, labels, metric="cosine"))
     # A class of a single image has no silhouette, and takes no part in the mean.
-    with_one = _silhouettes(np.vstack([r, [[-9.0, 1.0]]]), np.append(labels, 3))
+    with_one = silhouettes(np.vstack([r, [[-9.0, 1.0]]]), np.append(labels, 3))
     assert with_one == pytest.approx((everyone,), abs=0.2)
-    assert _silhouettes(np.eye(3), np.arange(3)) == (None,)
-    assert _silhouettes(r[:2], labels[:2], np.array([True])) == (None, None)
+    assert silhouettes(np.eye(3), np.arange(3)) == (None,)
+    assert silhouettes(r[:2], labels[:2], np.array([True])) == (None, None)

@@ -1,7 +1,10 @@
 """The report: what it holds, that it escapes what it is given, and what it refuses."""
 
+import itertools
 import json
+import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ import repper as api
 from repper.config import Config
 from repper.embedding import FILE, embedding_of
 from repper.errors import RepperError
-from repper.report import charts, write_report
+from repper.palette import DARK, LIGHT, Look, class_looks, looks
+from repper.report import _sortable, charts, write_report
 from repper.report.html import Html, number, table, tag
 from repper.report.subject import command_of, subjects_of
 
@@ -36,12 +40,98 @@ def test_text_is_escaped_and_html_is_not():
 
 @given(st.text())
 def test_nothing_a_run_is_named_gets_out_of_its_element(text):
-    inside = table([text], [[text]], caption=text)
-    assert re.findall(r"<(?!/?(?:p|div|table|thead|tbody|tr|th|button|td)\b)", inside) == []
+    inside = table(text, [text], [[text]], note=text)
+    allowed = "p|div|table|caption|thead|tbody|tr|th|button|td"
+    assert re.findall(rf"<(?!/?(?:{allowed})\b)", inside) == []
 
 
-def test_a_caption_stands_above_the_frame_that_scrolls():
-    assert table(["a"], [["b"]], caption="c").startswith('<p class="note">c</p><div class="scroll"')
+def test_a_note_stands_above_the_frame_that_scrolls():
+    made = table("n", ["a"], [["b"]], note="c")
+    assert made.startswith('<p class="note">c</p><div class="scroll"')
+    assert '<caption class="unseen">n</caption>' in made
+
+
+def test_columns_of_numbers_stand_at_the_right():
+    made = table("n", ["a", "b", "c"], [["x", "1", ("2", 2.0)], ["y", ("3", 3.0), ("4", 4.0)]])
+    assert re.findall(r'<td class="(\w+)"', made) == ["text", "number"] * 2
+    assert re.findall(r'<th scope="col" class="(\w+)"', made) == ["text", "text", "number"]
+
+
+def test_what_stands_beside_the_papers_numbers_is_sorted_by_ours():
+    rows = [
+        ["a", "**61.80** (75.67, -13.87)", "+1.2 [0, 2]", "100% of 20", "1 2 3"],
+        ["b", "no data (5.00)", "-", "5% of 20", "words"],
+    ]
+    keys = [
+        [cell[1] if isinstance(cell, tuple) else None for cell in row] for row in _sortable(rows)
+    ]
+    assert keys == [[None, 61.8, 1.2, 100.0, None], [None, -math.inf, -math.inf, 5.0, None]]
+
+
+def lightness(colour, sight=None):
+    """A colour in Lab, and its luminance, as people with a kind of colour-blindness see it."""
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(sight or np.eye(3)) @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ seen
+    f = xyz / [0.9505, 1, 1.089]
+    f = np.where(f > 0.008856, np.cbrt(f), 7.787 * f + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])]), xyz[1]
+
+
+# Machado, Oliveira and Fernandes 2009, for linear RGB.
+SIGHTS = {
+    "usual": None,
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize(("colours", "paper"), [(LIGHT, "#ffffff"), (DARK, "#12161b")])
+def test_colours_are_told_apart_by_all_and_stand_out(colours, paper, sight):
+    seen = [lightness(colour, SIGHTS[sight])[0] for colour in colours]
+    nearest = min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2))
+    assert nearest > 20  # Okabe and Ito's palette has 16
+    for colour in colours:
+        low, high = sorted(lightness(c)[1] for c in (colour, paper))
+        assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def test_a_method_looks_the_same_everywhere():
+    rows = looks(["repper+linear", "fedavg+keep", "fedavg+finetune", "fedrep+finetune"])
+    assert rows["fedavg+keep"].colour == rows["fedavg+finetune"].colour
+    assert rows["fedavg+keep"].turn != rows["fedavg+finetune"].turn
+    alone = looks(["lg-fedavg (averaged after training)", "fedrep", "repper"])
+    assert alone["fedrep"] == rows["fedrep+finetune"]
+    assert len({look.colour for look in alone.values()}) == 3
+
+
+def test_of_very_many_classes_the_commonest_have_colours():
+    few = class_looks(np.array([9, 1, 1, 3]))
+    assert few == {1: Look(1), 3: Look(3), 9: Look(1, 1)}
+    labels = np.repeat(np.arange(100), np.where(np.arange(100) >= 92, 3, 1))
+    assert list(class_looks(labels)) == list(range(92, 100))
+    drawn = charts.scatter(
+        "x",
+        np.random.default_rng(0).random((len(labels), 2)),
+        labels,
+        [f"n{i}" for i in range(100)],
+    )
+    assert drawn.count('class="mark"') == len(labels) + 8 + 1  # and those of the legend
+    assert "</svg>n92</li>" in drawn
+    assert "</svg>others</li>" in drawn
+
+
+def test_long_and_wide_names_are_cut_where_they_do_not_fit():
+    assert charts._short("lg-fedavg+finetune") == "lg-fedavg+finetune"
+    for long in ("x" * 80, "\u6f22" * 80):
+        assert charts._length(charts._short(long)) <= charts.LONGEST_LABEL
+        assert charts._short(long).endswith("\u2026")
+    drawn = charts.heat("t", ["r" * 50], ["c"], np.array([[5.0]]))
+    assert f"<title>{'r' * 50}</title>" in drawn
 
 
 def test_unknown_numbers_sort_below_all():
@@ -62,7 +152,7 @@ def test_ticks_span_the_values_and_are_few(low, span, whole):
 
 
 def test_a_bubbles_area_is_its_number_of_images():
-    drawn = charts.bubbles("x", ("a", "b"), np.array([[100, 25], [0, 4]]))
+    drawn = charts.bubbles("x", ("a", "b"), ("client 0", "client 1"), np.array([[100, 25], [0, 4]]))
     radii = [float(r) for r in re.findall(r'r="([\d.]+)"', drawn)]
     assert len(radii) == 3
     assert np.allclose(sorted(np.square(radii) / max(radii) ** 2), [0.04, 0.25, 1], atol=0.01)
@@ -117,6 +207,14 @@ def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_pa
     )
     config = Config(overrides={1: {"personalize": "svm"}}, out="runs/mine")
     assert command_of("run", config) == "repper run --config runs/mine/config.toml"
+    spaced = Config(data="/srv/my images & co")
+    assert command_of("run", spaced) == "repper run --data '/srv/my images & co'"
+
+
+def test_a_report_of_the_folder_one_is_in_has_its_name(reported, monkeypatch, tmp_path):
+    monkeypatch.chdir(reported / "run")
+    write_report([Path()], tmp_path / "r.html", tsne=False)
+    assert "<title>repper: run</title>" in (tmp_path / "r.html").read_text()
 
 
 def test_rows_of_one_training_share_a_picture(reported, page):
@@ -134,11 +232,11 @@ def test_an_embedding_is_drawn_once(reported):
     again = embedding_of(run, data)
     assert path.stat().st_mtime_ns == before
     assert np.array_equal(first.points, again.points)
-    assert 0 <= first.knn <= 100
-    assert -1 <= first.silhouette <= 1
+    assert all(0 <= value <= 100 for value in first.parting.nearest)
+    assert all(-1 <= value <= 1 for value in first.parting.silhouette)
     path.write_text("{}")
     assert np.array_equal(embedding_of(run, data).points, first.points)
-    assert json.loads(path.read_text())["knn"] == first.knn
+    assert json.loads(path.read_text())["nearest"] == list(first.parting.nearest)
 
 
 def test_without_its_images_a_run_has_a_report_without_the_picture(reported, tmp_path):

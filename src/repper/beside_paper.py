@@ -20,7 +20,7 @@ def number_cells(
 ) -> Cells:
     """The table as text: a line per panel, a column per row of it."""
     rows = _repper_first(row for result in panels for row in result.panel.rows)
-    table = [["", *rows]]
+    table = [["setting", *rows]]
     for result in panels:
         ours, marks = result.ours(), dict[str, str]()
         for group in _groups(experiment, ours):
@@ -64,7 +64,7 @@ def order_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
     """The places of the methods, ours and in brackets the paper's, and how far they agree."""
     apart = experiment.heads_apart
     columns = _repper_first(_column(row, apart) for r in panels for row in r.panel.rows)
-    table = [["", "RepPer minus the best other", *columns, "agreement (Kendall)"]]
+    table = [["setting", "RepPer minus the best other", *columns, "agreement (Kendall)"]]
     for result in panels:
         found, theirs = result.ours(), result.panel.printed
         for group in _groups(experiment, dict.fromkeys(result.panel.rows, 0.0)):
@@ -98,7 +98,7 @@ def claim_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
     )
     ours = Numbers(*(_known(panels, name) for name in ("accuracy", "head_classes", "tail_classes")))
     table = [["claim", "in the paper's numbers", "in ours", "against it, or for it, in ours"]]
-    unfinished = any(result.missing for result in panels)
+    unfinished = any(result.missing == NOT_RUN for result in panels)
     for claim in claims_of(experiment.name) if printed.accuracy else ():
         paper, own = claim.find(printed), claim.find(ours)
         said = f"{paper.verdict} ({paper.holds} of {paper.cases})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from repper.datasets.dataset import Dataset, Split
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.evaluate import (
     head_classes,
-    knn_accuracy,
     knn_votes,
     mean_of,
     score,
@@ -36,63 +35,13 @@ METRIC = "cosine"
 """By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
 """A figure for all images, for those of head classes and for those of tail classes."""
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """Test images in the plane (t-SNE), and how well the features themselves part the classes.
-
-    `silhouette`, by cosine, goes from -1 to 1; `knn` is the accuracy in percent of a vote of ten
-    neighbours.
-    """
-
-    points: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    silhouette: float
-    knn: float
-
-
-def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
-    """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
-    spec, params = read_encoder(run.folder)
-    key = {"encoder": digest(params), "count": count, "data": data.name, "metric": METRIC}
-    path = run.folder / FILE
-    if path.is_file():
-        kept = _read(path)
-        if kept is not None and kept["key"] == key:
-            return Embedding(
-                np.array(kept["points"]),
-                np.array(kept["labels"]),
-                float(kept["silhouette"]),
-                float(kept["knn"]),
-            )
-    memory, tested = (
-        _sample(split, size) for split, size in ((data.train, 1000), (data.test, count))
-    )
-    r_memory, r = (features_of(spec, params, split.images) for split in (memory, tested))
-    found = embed(r, tested.labels, knn_accuracy(r_memory, memory.labels, r, tested.labels))
-    content = {
-        "key": key,
-        "points": np.round(found.points, 2).tolist(),
-        "labels": found.labels.tolist(),
-        "silhouette": found.silhouette,
-        "knn": found.knn,
-    }
-    write_atomically(path, json.dumps(content))
-    return embedding_of(run, data, count)
-
-
-def embed(r: NDArray[Any], labels: NDArray[np.int64], knn: float) -> Embedding:
-    """Features in the plane. The same features give the same picture."""
-    perplexity = min(30.0, (len(r) - 1) / 3)
-    # On one thread: for so few images it takes no longer, and threads of several processes that
-    # wait for each other on the same cores take three to four times as long.
-    with threadpool_limits(1):
-        points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
-        [silhouette] = _silhouettes(r, labels)
-    return Embedding(
-        points.astype(np.float64), labels, np.nan if silhouette is None else silhouette, knn
-    )
+PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "head classes", "tail classes")
+MEANING = (
+    "The common encoder on every client's own test images, mean over clients; one seed. "
+    "Silhouette, by cosine, goes from -1 to 1; nearest image is the accuracy in % when a test "
+    "image gets the class of the client's nearest training image. Head and tail classes are "
+    "those of which a client has more and fewer images than of its median class."
+)
 
 
 @dataclass(frozen=True)
@@ -100,11 +49,50 @@ class Parting:
     """How well features part the classes: of all test images, of head and of tail classes.
 
     A class is head or tail by what the client holds. Each figure is a mean over clients, None
-    where no client has such images.
+    where no client has such images. `MEANING` says the rest.
     """
 
     silhouette: Groups
-    knn: Groups
+    nearest: Groups
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Test images in the plane (t-SNE), and how well the features themselves part the classes."""
+
+    points: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    parting: Parting
+
+
+def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
+    """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
+    spec, params = read_encoder(run.folder)
+    key = {"encoder": digest(params), "count": count, "data": data.name, "metric": METRIC}
+    path = run.folder / FILE
+    kept = _read(path) if path.is_file() else None
+    if kept is None or kept["key"] != key:
+        tested = _sample(data.test, count)
+        points = embed(features_of(spec, params, tested.images))
+        kept = {
+            "key": key,
+            "points": np.round(points, 2).tolist(),
+            "labels": tested.labels.tolist(),
+            **asdict(parting_of(run, data)),
+        }
+        write_atomically(path, json.dumps(kept))
+    parting = Parting(tuple(kept["silhouette"]), tuple(kept["nearest"]))
+    return Embedding(np.array(kept["points"]), np.array(kept["labels"]), parting)
+
+
+def embed(r: NDArray[Any]) -> NDArray[np.float64]:
+    """Features in the plane. The same features give the same picture."""
+    perplexity = min(30.0, (len(r) - 1) / 3)
+    # On one thread: for so few images it takes no longer, and threads of several processes that
+    # wait for each other on the same cores take three to four times as long.
+    with threadpool_limits(1):
+        points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(r)
+    return np.asarray(points, np.float64)
 
 
 def parting_of(run: Run, data: Dataset) -> Parting:
@@ -116,7 +104,7 @@ def parting_of(run: Run, data: Dataset) -> Parting:
     spec, params = read_encoder(run.folder)
     partition = read_partition(run.folder / PARTITION, data)
     counts, _ = partition.counts(data)
-    silhouettes, votes = list[Groups](), []
+    parted, votes = list[Groups](), []
     for client in range(partition.clients):
         own, tested = partition.train[client], partition.test[client]
         if not len(tested):
@@ -126,9 +114,9 @@ def parting_of(run: Run, data: Dataset) -> Parting:
         labels, held = data.test.labels[tested], counts[client]
         voted = knn_votes(memory, data.train.labels[own], r, k=1)
         votes.append(score(client, "nearest", held, labels, voted))
-        silhouettes.append(_silhouettes(r, labels, head_classes(held), tail_classes(held)))
+        parted.append(silhouettes(r, labels, head_classes(held), tail_classes(held)))
     return Parting(
-        tuple(mean_of(column) for column in zip(*silhouettes, strict=True)),
+        tuple(mean_of(column) for column in zip(*parted, strict=True)),
         (
             mean_of(s.accuracy for s in votes),
             mean_of(s.head_classes for s in votes),
@@ -137,7 +125,7 @@ def parting_of(run: Run, data: Dataset) -> Parting:
     )
 
 
-def _silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np.bool_]) -> Groups:
+def silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np.bool_]) -> Groups:
     """The mean silhouette of all images, and of those whose class is in a group.
 
     A class of a single image has none.
@@ -150,13 +138,21 @@ def _silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np
     return tuple(float(part.mean()) if len(part) else None for part in chosen)
 
 
+def nearest_other(r: NDArray[Any], labels: NDArray[np.int64]) -> float:
+    """How many images, in percent, have the class of the nearest other one."""
+    unit = r / np.maximum(np.linalg.norm(r, axis=1, keepdims=True), 1e-12)
+    likeness = unit @ unit.T
+    np.fill_diagonal(likeness, -np.inf)
+    return float(100 * (labels[likeness.argmax(1)] == labels).mean())
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     """What was kept; a damaged file counts as none."""
     try:
         kept: dict[str, Any] = json.loads(path.read_text())
     except ValueError:
         return None
-    wanted = {"key", "points", "labels", "silhouette", "knn"}
+    wanted = {"key", "points", "labels", "silhouette", "nearest"}
     return kept if isinstance(kept, dict) and kept.keys() == wanted else None
 
 

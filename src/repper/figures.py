@@ -16,27 +16,21 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
-from repper.embedding import Embedding, embed, features_of
+from repper.embedding import embed, features_of, nearest_other, silhouettes
 from repper.encoders.encoder import SHARED, read_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
-from repper.evaluate import Score, knn_accuracy
+from repper.evaluate import Score
+from repper.palette import class_looks, looks
 from repper.params import Params, clone, is_encoder, read_params, select
 from repper.partition import Partition, read_partition, split
 from repper.plots import STYLE, bubbles, save
 from repper.run_folder import CHECKPOINT, PARTITION
 from repper.runs import Run
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, and two greys.
-COLOURS = (
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#f0e442",
-    "#999999", "#7a5195",
-)  # fmt: skip
 CLIENTS_SHOWN = 7
-
-
-def _class_colour(label: int) -> str:
-    return COLOURS[label % len(COLOURS)]
+OTHERS = "0.75"
+"""The grey of classes without a colour of their own."""
 
 
 @contextmanager
@@ -57,10 +51,23 @@ def _drawing(
             pyplot.close(figure)
 
 
-def _scatter(axes: Axes, found: Embedding, title: str, note: str = "") -> None:
-    colours = [_class_colour(int(label)) for label in found.labels]
-    axes.scatter(found.points[:, 0], found.points[:, 1], c=colours, s=7, linewidths=0, alpha=0.85)
-    numbers = f"silhouette {found.silhouette:.2f}, k-NN {found.knn:.0f} %"
+def _scatter(
+    axes: Axes, r: NDArray[np.float32], labels: NDArray[np.int64], title: str, note: str = ""
+) -> None:
+    """Features in the plane; below, how well they part the classes of these images."""
+    points, shown = embed(r), class_looks(labels)
+    grey = points[~np.isin(labels, list(shown))]
+    axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=5, linewidths=0)
+    for label, look in shown.items():
+        own = points[labels == label]
+        face = look.light if look.turn == 0 else "none"
+        axes.scatter(
+            own[:, 0], own[:, 1], s=9, marker=look.marker, facecolors=face, edgecolors=look.light,
+            linewidths=0 if look.turn == 0 else 0.6, alpha=0.9,
+        )  # fmt: skip
+    [silhouette] = silhouettes(r, labels)
+    numbers = "" if silhouette is None else f"silhouette {silhouette:.2f}, "
+    numbers += f"nearest other image right {nearest_other(r, labels):.0f} %"
     axes.set(xticks=[], yticks=[], title=title)
     axes.set_xlabel(f"{note}\n{numbers}" if note else numbers, fontsize=7)
     for side in ("left", "bottom"):
@@ -71,14 +78,14 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
     """Figure 1: one client's images by the encoder of every method."""
     first = next(iter(runs.values()))
     own = _of_client(data, read_partition(first.folder / PARTITION, data), client)
-    with _drawing(path, 2.5 * len(runs), 3.1, columns=len(runs)) as (figure, axes):
+    with _drawing(path, 2.5 * len(runs), 3.3, columns=len(runs)) as (figure, axes):
+        figure.suptitle(f"client {client}, {len(own)} training images", fontsize=10)
         for place, (name, run) in enumerate(runs.items()):
             spec, params = read_encoder(run.folder)
             r = features_of(spec, params, own.images)
             origin = run.result["encoder_origin"]
             note = "" if origin == SHARED else origin
-            found = embed(r, own.labels, _half_votes(r, own.labels))
-            _scatter(axes[0, place], found, name, note)
+            _scatter(axes[0, place], r, own.labels, name, note)
         _class_legend(figure, data, own.labels)
 
 
@@ -104,14 +111,13 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
             r = features_of(spec, local_encoder(run, data, partition, client), own.images)
             axis = axes.flat[place]
             axis.set_axis_on()
-            found = embed(r, own.labels, _half_votes(r, own.labels))
-            _scatter(axis, found, f"client {client}", _held(data, counts[client]))
+            _scatter(axis, r, own.labels, f"client {client}", _held(data, counts[client]))
         rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
         every = Split(data.test.images[rows], data.test.labels[rows])
         r = features_of(spec, common, every.images)
         axes.flat[len(chosen)].set_axis_on()
-        found = embed(r, every.labels, _half_votes(r, every.labels))
-        _scatter(axes.flat[len(chosen)], found, "server", "test images of all classes")
+        note = "test images of all classes"
+        _scatter(axes.flat[len(chosen)], r, every.labels, "server", note)
         _class_legend(figure, data, every.labels)
 
 
@@ -140,7 +146,7 @@ def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) ->
 def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[int]) -> None:
     """Accuracy per class of some clients by every method, classes by falling count."""
     scores = {name: {s.client: s for s in run.scores()} for name, run in runs.items()}
-    classes = next(iter(runs.values())).classes
+    classes, looked = next(iter(runs.values())).classes, looks(runs)
     with _drawing(path, 9, 2.9 * len(clients), rows=len(clients)) as (figure, axes):
         for axis, client in zip(axes[:, 0], clients, strict=True):
             one: Score = next(iter(scores.values()))[client]
@@ -150,8 +156,15 @@ def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[in
                 own = found[client]
                 heights = [100 * own.correct[n] / own.tested[n] for n in order]
                 x = np.arange(len(order)) + (place - (len(runs) - 1) / 2) * width
-                axis.bar(x, heights, width, color=COLOURS[place % len(COLOURS)], label=name)
-            labels = [f"{classes[n]}\n{one.train[n]} images" for n in order]
+                colour, turn = looked[name].light, looked[name].turn
+                axis.bar(
+                    x, heights, width, label=name, color=colour if turn == 0 else "white",
+                    edgecolor=colour, linewidth=0.6, hatch="/////" if turn else None,
+                )  # fmt: skip
+                # A bar of no height would look like no bar.
+                zero = [place for place, height in zip(x, heights, strict=True) if not height]
+                axis.plot(zero, np.zeros(len(zero)), "x", ms=3, mew=0.8, color=colour)
+            labels = [f"{classes[n]}\n{one.train[n]} images\n{one.tested[n]} tested" for n in order]
             axis.set_xticks(range(len(order)), labels, fontsize=7)
             axis.set(ylabel="accuracy, %", title=f"client {client}", ylim=(0, 100))
         handles, names = axes[0, 0].get_legend_handles_labels()
@@ -161,13 +174,19 @@ def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[in
 def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
     """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
     with _drawing(path, 9, 3.8, columns=2) as (figure, axes):
-        for place, (name, run) in enumerate(joined.items()):
+        for (name, run), look in zip(joined.items(), looks(joined).values(), strict=True):
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            colour, marker = COLOURS[place % len(COLOURS)], "osD^v*P"[place % 7]
-            axes[0, 0].plot(list(means), list(means.values()), color=colour)
-            finals = {s.client + 1: s.accuracy for s in run.scores() if s.accuracy is not None}
+            axes[0, 0].plot(
+                list(means),
+                list(means.values()),
+                color=look.light,
+                marker=look.marker,
+                ms=4,
+                markevery=0.1,
+            )
+            finals = {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
             axes[0, 1].plot(
-                list(finals), list(finals.values()), marker, ms=4, color=colour, label=name
+                list(finals), list(finals.values()), look.marker, ms=4, color=look.light, label=name
             )
             axes[0, 1].set_xticks(list(finals))
         axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
@@ -192,18 +211,18 @@ def _of_client(data: Dataset, partition: Partition, client: int) -> Split:
     return Split(data.train.images[rows], data.train.labels[rows])
 
 
-def _half_votes(r: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """k-NN accuracy within one set of images: one half of them votes on the other."""
-    order = np.random.default_rng(0).permutation(len(r))
-    memory, queries = order[::2], order[1::2]
-    return knn_accuracy(r[memory], labels[memory], r[queries], labels[queries])
-
-
 def _class_legend(figure: Figure, data: Dataset, labels: NDArray[np.int64]) -> None:
-    shown = [int(label) for label in np.unique(labels)]
-    if len(shown) > len(COLOURS):
-        return
-    handles = [Line2D([], [], marker="o", ls="", ms=5, color=_class_colour(n)) for n in shown]
+    shown = class_looks(labels)
+    handles = [
+        Line2D(
+            [], [], marker=look.marker, ls="", ms=5, color=look.light,
+            markerfacecolor=look.light if look.turn == 0 else "none",
+        )
+        for look in shown.values()
+    ]  # fmt: skip
     names = [data.classes[n] for n in shown]
-    columns = min(10, len(shown))
+    if len(shown) < len(np.unique(labels)):
+        handles.append(Line2D([], [], marker="o", ls="", ms=5, color=OTHERS))
+        names.append("others")
+    columns = min(10, len(names))
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)

@@ -13,7 +13,7 @@ from repper import figures, run_folder
 from repper.comparison import figure
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.embedding import parting_of
+from repper.embedding import GROUPS, MEANING, PARTING, parting_of
 from repper.encoders.encoder import AVERAGED, SHARED
 from repper.errors import RepperError
 from repper.experiment import Event
@@ -26,7 +26,6 @@ from repper.reproduction import Extra
 from repper.runs import Run
 
 JOINED = "joined"
-PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "head classes", "tail classes")
 
 
 def join_all(
@@ -121,17 +120,12 @@ def draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     parting = {_label(name, run): parting_of(run, data) for name, run in runs.items()}
     for label, found in parting.items():
         silhouettes = [f"{v:+.3f}" if v is not None else "-" for v in found.silhouette]
-        cells.append([label, *silhouettes, *map(figure, found.knn)])
-    note = (
-        "The common encoder on every client's own test images, mean over clients; one seed. "
-        "Silhouette, by cosine, goes from -1 to 1; nearest image is the accuracy in % when a test "
-        "image gets the class of the client's nearest training image. Head and tail classes are "
-        "those of which a client has more and fewer images than of its median class."
-    )
+        cells.append([label, *silhouettes, *map(figure, found.nearest)])
+    note = MEANING
     if "repper" in parting and len(parting) > 1:
         verdicts = [
             _best(what, [getattr(found, key)[-1] for found in parting.values()], list(parting))
-            for what, key in (("silhouette", "silhouette"), ("nearest image", "knn"))
+            for what, key in (("silhouette", "silhouette"), ("nearest image", "nearest"))
         ]
         note += f" The paper sees tail classes parted best by RepPer; here, {'; '.join(verdicts)}."
     return Extra("How well the features part the classes", note, cells)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from PIL import Image
+
 from repper.errors import RepperError
 from repper.files import write_atomically
-from repper.report.html import Html, join, table, tag
+from repper.palette import DARK, LIGHT
+from repper.report.html import LONG, Cell, Html, join, table, tag
 from repper.report.sections import section
 from repper.report.subject import subjects_of
 from repper.reproduction import Reproduction
 
 __all__ = ["write_report"]
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?")
+WITHOUT = ("", "-", "not run", "no data")
+"""What a cell has instead of a number."""
 
 
 def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> None:
@@ -34,7 +42,7 @@ def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> No
             anchor = f"part-{len(links) + 1}"
             links.append((anchor, subject.title))
             parts.append(section(subject, anchor, tsne))
-    names = ", ".join(folder.name for folder in folders)
+    names = ", ".join(folder.resolve().name for folder in folders)
     write_atomically(out, _page(f"repper: {names}", links, parts))
 
 
@@ -61,14 +69,41 @@ def _reproduction(found: Reproduction, anchor: str) -> Html:
         if cells:
             heading, *rows = cells
             heading = [name.replace("+", " +") for name in heading]
-            rows = [[_beside(cell) for cell in line] for line in rows]
             parts += [
                 tag("h3", title),
-                table(heading, rows, caption=caption.replace("`", ""), numeric_from=99),
+                table(title, heading, _sortable(rows), note=caption.replace("`", "")),
             ]
     if pictures := [_picture(caption, path) for caption, path in found.figures()]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
+
+
+def _sortable(rows: Sequence[Sequence[str]]) -> list[list[Cell]]:
+    """Cells of text; where a column is one of numbers, each with the first number in it."""
+    # Without marks, and without the paper's numbers in brackets.
+    plain = [[re.sub(r"\*\*|</?u>| \(.*", "", cell) for cell in row] for row in rows]
+    columns = list(zip(*plain, strict=True))
+    numeric = {
+        place
+        for place, column in enumerate(columns)
+        if place
+        and any(NUMBER.match(cell) for cell in column)
+        and all(NUMBER.match(cell) or cell in WITHOUT for cell in column)
+        and max(map(len, column)) <= LONG
+    }
+    return [
+        [
+            (_beside(cell), _first_number(bare)) if place in numeric else _beside(cell)
+            for place, (cell, bare) in enumerate(zip(row, stripped, strict=True))
+        ]
+        for row, stripped in zip(rows, plain, strict=True)
+    ]
+
+
+def _first_number(text: str) -> float:
+    """What to sort a cell by; what is unknown sorts below everything."""
+    found = NUMBER.match(text)
+    return float(found[0].replace(",", "")) if found else float("-inf")
 
 
 def _beside(cell: str) -> Html:
@@ -92,15 +127,30 @@ def _marked(text: str) -> Html:
 
 def _picture(caption: str, path: Path) -> Html:
     """A picture in the page itself, so that it needs no file beside it."""
-    content = base64.b64encode(path.read_bytes()).decode()
-    image = tag("img", src=f"data:image/png;base64,{content}", alt=caption)
-    frame = tag("div", image, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    with Image.open(path) as image, io.BytesIO() as file:
+        # A drawing has few colours: so it takes a third of the bytes.
+        image.convert("RGB").quantize(128).save(file, "PNG", optimize=True)
+        content = base64.b64encode(file.getvalue()).decode()
+    shown = tag("img", src=f"data:image/png;base64,{content}", alt=path.stem.replace("-", " "))
+    frame = tag("div", shown, class_="scroll", tabindex="0", role="region", aria_label=caption)
     return tag("figure", tag("figcaption", caption), frame, class_="picture")
+
+
+def _colours() -> str:
+    """The palette as the style's variables, for light and for dark, and a class for each."""
+    light, dark = (
+        " ".join(f"--c{place}: {colour};" for place, colour in enumerate(colours))
+        for colours in (LIGHT, DARK)
+    )
+    classes = "\n".join(f".c{n} {{ color: var(--c{n}); }}" for n in range(len(LIGHT)))
+    screen = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return f":root {{ {light} }}\n{screen}\n{classes}\n"
 
 
 def _page(title: str, links: Sequence[tuple[str, str]], parts: Sequence[Html]) -> str:
     files = resources.files("repper.report")
     style, script = ((files / name).read_text() for name in ("page.css", "page.js"))
+    style = _colours() + style
     listed = [tag("li", tag("a", text, href=f"#{anchor}")) for anchor, text in links]
     contents = tag("nav", tag("ul", *listed), aria_label="Contents")
     body = tag(

@@ -6,20 +6,34 @@ Matplotlib's SVGs are twenty times as large and have their colours built in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from repper.palette import Look, class_looks
 from repper.report.html import Html, join, tag
 
 Numbers = NDArray[np.float64]
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 40
-COLOURS = 10
-"""The page's style has so many; later series differ by their dashes too."""
-
+LINES = 480
+"""The width of a chart of lines: two stand side by side."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 42
+LETTER = 7.2
+"""The width of a letter; East Asian ones have two."""
+LONGEST_LABEL = 30
+SMALLEST = 0.75
+"""A drawing shrinks to this share of its size, then scrolls: on a phone it is still read."""
+SHAPES = (
+    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z", "M-2.7-2.7h5.4v5.4h-5.4z", "M0-4l4 4-4 4-4-4z",
+    "M0-3.8L3.7 2.8H-3.7z", "M0 3.8L3.7-2.8H-3.7z",
+    "M-1.2-3.6h2.4v2.4h2.4v2.4h-2.4v2.4h-2.4v-2.4h-2.4v-2.4h2.4z",
+    "M-3.6-2L-2-3.6 0-1.6 2-3.6 3.6-2 1.6 0 3.6 2 2 3.6 0 1.6-2 3.6-3.6 2-1.6 0z",
+    "M0-4.4l1 3h3.2l-2.6 1.9 1 3.1L0 1.8l-2.6 1.8 1-3.1-2.6-1.9H-1z",
+)  # fmt: skip
+"""A marker for each colour, like those of Matplotlib's figures."""
 
 Scale = Callable[[float], float]
 """From a value to its place in the drawing."""
@@ -30,6 +44,7 @@ class Series:
     """A line of a chart: its points, from left to right."""
 
     name: str
+    look: Look
     x: Sequence[float]
     y: Sequence[float]
 
@@ -39,30 +54,34 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> H
     xs = [v for one in series for v in one.x]
     ys = [v for one in series for v in one.y]
     x_ticks, y_ticks = _ticks(min(xs), max(xs), whole=True), _ticks(min(ys), max(ys))
-    to_x = _scale(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT)
+    to_x = _scale(x_ticks[0], x_ticks[-1], LEFT, LINES - RIGHT)
     to_y = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     marks = [_axes(x_ticks, y_ticks, to_x, to_y, x_label, y_label)]
-    for place, one in enumerate(series):
+    for one in series:
+        points = list(zip(one.x, one.y, strict=True))
         path = " ".join(
             f"{'M' if i == 0 else 'L'}{to_x(a):.1f} {to_y(b):.1f}"
-            for i, (a, b) in enumerate(zip(one.x, one.y, strict=True))
+            for i, (a, b) in enumerate(points)
         )
         note = tag("title", f"{one.name}: {one.y[-1]:.2f} at {one.x[-1]:g}")
-        marks.append(tag("path", note, d=path, class_=f"line {_colour(place)}"))
-        if len(one.x) < 40:
-            marks += [
-                tag(
-                    "circle", tag("title", f"{one.name}, {a:g}: {b:.2f}"),
-                    cx=f"{to_x(a):.1f}", cy=f"{to_y(b):.1f}", r=2.5, class_=_colour(place),
-                )
-                for a, b in zip(one.x, one.y, strict=True)
-            ]  # fmt: skip
-    return _figure(title, _svg(title, WIDTH, HEIGHT, marks), legend([one.name for one in series]))
+        drawn = [tag("path", note, d=path, class_="line")]
+        # Some markers are enough to tell lines apart.
+        for a, b in points[:: math.ceil(len(points) / 12)]:
+            drawn.append(_mark(one.look, to_x(a), to_y(b), f"{one.name}, {a:g}: {b:.2f}"))
+        marks.append(tag("g", *drawn, class_=_kind(one.look), data_label=one.name))
+    said = [
+        f"{one.name}: {one.y[0]:.2f} at {x_label} {one.x[0]:g}, {one.y[-1]:.2f} at {one.x[-1]:g}"
+        for one in series
+    ]
+    drawing = _svg(title, LINES, HEIGHT, marks, said)
+    return _figure(title, drawing, legend({one.name: one.look for one in series}))
 
 
-def strips(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> Html:
+def strips(
+    title: str, x_label: str, groups: Mapping[str, Sequence[float]], looks: Mapping[str, Look]
+) -> Html:
     """A dot per client, a strip per method, with a line at the mean."""
-    row, left = 34, 190
+    row, left = 34, _room(groups)
     height = TOP + row * len(groups) + BOTTOM
     values = [v for group in groups.values() for v in group]
     ticks = _ticks(min(values), max(values))
@@ -71,50 +90,59 @@ def strips(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> H
         tag("line", x1=to_x(t), x2=to_x(t), y1=TOP, y2=height - BOTTOM, class_="grid")
         for t in ticks
     ]
-    marks += [_text(f"{t:g}", to_x(t), height - BOTTOM + 16, "middle") for t in ticks]
+    marks += [_text(f"{t:g}", to_x(t), height - BOTTOM + 17, "middle") for t in ticks]
     marks.append(_text(x_label, (left + WIDTH - RIGHT) / 2, height - 6, "middle"))
+    said = []
     for place, (name, group) in enumerate(groups.items()):
         y = TOP + row * (place + 0.5)
-        marks.append(_text(name, left - 10, y + 4, "end"))
+        drawn = [_name(name, left - 10, y + 4)]
         for number, value in enumerate(group):
             # Spread a little, always the same way, so that equal values do not hide each other.
             offset = ((number * 7) % 5 - 2) * 3.2
-            marks.append(
+            drawn.append(
                 tag(
                     "circle", tag("title", f"{name}: {value:.2f}"), cx=f"{to_x(value):.1f}",
-                    cy=f"{y + offset:.1f}", r=3.2, class_=f"dot {_colour(place)}",
+                    cy=f"{y + offset:.1f}", r=3.2, class_="dot",
                 )
             )  # fmt: skip
         mean = to_x(float(np.mean(group)))
-        note = tag("title", f"{name}: mean {np.mean(group):.2f}")
-        marks.append(tag("line", note, x1=mean, x2=mean, y1=y - 13, y2=y + 13, class_="mean"))
-    return _figure(title, _svg(title, WIDTH, height, marks))
+        note = f"{name}: mean {np.mean(group):.2f}"
+        line = tag("title", note)
+        drawn.append(tag("line", line, x1=mean, x2=mean, y1=y - 13, y2=y + 13, class_="mean"))
+        kind = f"c{looks[name].colour}"
+        marks.append(tag("g", *drawn, class_=kind, data_label=name))
+        said.append(f"{note}, from {min(group):.2f} to {max(group):.2f}")
+    return _figure(title, _svg(title, WIDTH, height, marks, said))
 
 
 def heat(
     title: str, rows: Sequence[str], columns: Sequence[str], values: Numbers, unit: str = "%"
 ) -> Html:
-    """A coloured cell per row and column; NaN is left empty."""
-    left, top = 12 + 6.4 * max(map(len, rows)), 12 + 5.2 * max(map(len, columns))
+    """A coloured cell per row and column, for values from 0 to 100; NaN is left empty."""
+    left, top = _room(rows), 16 + 0.82 * (_room(columns) - 12)
     wide = max(9.0, min(46.0, (WIDTH - left - 8) / len(columns)))
     high = 20.0 if len(rows) <= 40 else 12.0
-    width, height = left + wide * len(columns) + 8, top + high * len(rows) + 8
+    # A name leans to the right of its column; the last one too needs its room there.
+    width = left + wide * len(columns) + 8 + 0.57 * (_room(columns[-1:]) - 12)
+    height = top + high * len(rows) + 8
     marks = []
     for place, name in enumerate(columns):
         if len(columns) <= 40 or place % 5 == 0:
             x, y = left + wide * (place + 0.5) + 3, top - 6
             turned = f"rotate(-55 {x:.1f} {y:.1f})"
-            marks.append(tag("text", name, x=f"{x:.1f}", y=f"{y:.1f}", transform=turned))
-    low, span = 0.0, 100.0
+            short = _short(name)
+            marks.append(tag("text", short, x=f"{x:.1f}", y=f"{y:.1f}", transform=turned))
+    said = []
     for r, row in enumerate(rows):
+        drawn = []
         if high > 14 or r % 5 == 0:
-            marks.append(_text(row, left - 8, top + high * (r + 0.5) + 4, "end"))
+            drawn.append(_name(row, left - 8, top + high * (r + 0.5) + 4))
         for c, column in enumerate(columns):
             value = float(values[r, c])
             if math.isnan(value):
                 continue
-            share = (value - low) / span
-            marks.append(
+            share = value / 100
+            drawn.append(
                 tag(
                     "rect", tag("title", f"{row}, {column}: {value:.1f} {unit}"),
                     x=f"{left + wide * c:.1f}", y=f"{top + high * r:.1f}", width=f"{wide - 1:.1f}",
@@ -123,85 +151,150 @@ def heat(
             )  # fmt: skip
             if wide >= 26:
                 x, y = left + wide * (c + 0.5), top + high * (r + 0.5) + 4
-                marks.append(
+                # From where white is read better than black, on light and on dark paper.
+                white = (" strong" if share > 0.92 else "") + (" weak" if share < 0.62 else "")
+                drawn.append(
                     tag(
                         "text", f"{value:.0f}", x=f"{x:.1f}", y=f"{y:.1f}", text_anchor="middle",
-                        class_="on-heat" + (" strong" if share > 0.55 else ""),
+                        class_="on-heat" + white,
                     )
                 )  # fmt: skip
-    return _figure(title, _svg(title, width, height, marks))
+        marks.append(tag("g", *drawn, data_label=row))
+        known = [
+            f"{column} {value:.0f}"
+            for column, value in zip(columns, values[r], strict=True)
+            if not math.isnan(value)
+        ]
+        said.append(f"{row}: {', '.join(known)}")
+    return _figure(title, _svg(title, width, height, marks, said if len(columns) <= 20 else ()))
 
 
-def bubbles(title: str, classes: Sequence[str], counts: NDArray[np.int64]) -> Html:
+def bubbles(
+    title: str, classes: Sequence[str], clients: Sequence[str], counts: NDArray[np.int64]
+) -> Html:
     """Who holds what: a dot per client and class, its area the number of training images."""
-    clients = len(counts)
-    left = 12 + 6.4 * max(map(len, classes))
-    cell = max(5.0, min(26.0, (WIDTH - left - 10) / clients))
+    left = _room(classes)
+    cell = max(5.0, min(26.0, (WIDTH - left - 10) / len(clients)))
     high = cell if len(classes) <= 40 else max(5.0, cell / 2)
-    width, height = left + cell * clients + 10, TOP + high * len(classes) + BOTTOM
+    width, height = left + cell * len(clients) + 10, TOP + high * len(classes) + BOTTOM
     largest = 0.48 * min(cell, high)
     marks = []
     for label, name in enumerate(classes):
         y = TOP + high * (label + 0.5)
         if high > 11 or label % 5 == 0:
-            marks.append(_text(name, left - 8, y + 4, "end"))
+            marks.append(_name(name, left - 8, y + 4))
         marks.append(tag("line", x1=left, x2=width - 10, y1=y, y2=y, class_="grid"))
-        for client in np.flatnonzero(counts[:, label]):
+        for client in map(int, np.flatnonzero(counts[:, label])):
             count = int(counts[client, label])
             marks.append(
                 tag(
-                    "circle", tag("title", f"client {client}, {name}: {count} images"),
+                    "circle", tag("title", f"{clients[client]}, {name}: {count} images"),
                     cx=f"{left + cell * (client + 0.5):.1f}", cy=f"{y:.1f}",
-                    r=f"{largest * math.sqrt(count / counts.max()):.2f}", class_="dot c0",
+                    r=f"{largest * math.sqrt(count / counts.max()):.2f}", class_="dot c1",
                 )
             )  # fmt: skip
     step = max(1, math.ceil(22 / cell))
     marks += [
-        _text(str(c), left + cell * (c + 0.5), height - BOTTOM + 16, "middle")
-        for c in range(0, clients, step)
+        _text(str(c), left + cell * (c + 0.5), height - BOTTOM + 17, "middle")
+        for c in range(0, len(clients), step)
     ]
-    marks.append(_text("client", left + cell * clients / 2, height - 6, "middle"))
+    marks.append(_text("client", left + cell * len(clients) / 2, height - 6, "middle"))
+    said = [
+        f"{name}: {int(own.sum())} images of {np.count_nonzero(own)} classes, most of "
+        f"{classes[int(own.argmax())]} ({own.max()})"
+        for name, own in zip(clients, counts, strict=True)
+    ]
     return _figure(
-        title, _svg(title, width, height, marks),
+        title, _svg(title, width, height, marks, said),
         tag("p", f"The largest dot is {int(counts.max())} images.", class_="note"),
     )  # fmt: skip
 
 
 def scatter(title: str, points: Numbers, labels: NDArray[np.int64], names: Sequence[str]) -> Html:
-    """Points in the plane, coloured by class."""
+    """Points in the plane, with the colour and marker of their class.
+
+    Of many classes, the commonest here have theirs, and the others are grey.
+    """
     size, pad = 300, 8
     low, high = points.min(0), points.max(0)
     placed = pad + (points - low) / np.maximum(high - low, 1e-9) * (size - 2 * pad)
+    shown = class_looks(labels)
+    drawn: dict[int | None, list[Html]] = {None: []} | {label: [] for label in shown}
+    for (x, y), label in zip(placed, labels, strict=True):
+        look = shown.get(int(label))
+        mark = _mark(look or Look(0), round(x), round(y))
+        drawn[int(label) if look else None].append(mark)
     marks = [
-        tag("circle", cx=f"{x:.0f}", cy=f"{y:.0f}", r=2.2, class_=f"dot {_colour(int(label))}")
-        for (x, y), label in zip(placed, labels, strict=True)
+        tag("g", *group, class_=_kind(shown[label]) if label is not None else "other")
+        for label, group in drawn.items()
+        if group
     ]
-    shown = [int(label) for label in np.unique(labels)]
-    key = legend([names[n] for n in shown], shown) if len(shown) <= 12 else Html("")
+    key = legend({names[label]: look for label, look in shown.items()}, others=bool(drawn[None]))
     return _figure(title, _svg(title, size, size, marks), key)
 
 
-def legend(names: Sequence[str], places: Sequence[int] | None = None) -> Html:
-    """Which colour is what."""
-    if len(names) < 2:
+def legend(looks: Mapping[str, Look], others: bool = False) -> Html:
+    """Which colour and marker is what."""
+    if len(looks) < 2:
         return Html("")
-    numbers = places if places is not None else range(len(names))
+    named = [(name, _kind(look), look) for name, look in looks.items()]
     items = [
-        tag("li", tag("i", class_=f"key {_colour(place)}"), name)
-        for place, name in zip(numbers, names, strict=True)
-    ]
+        tag("li", tag("svg", _mark(look, 0, 0), viewBox="-6 -6 12 12", class_=f"key {kind}",
+                      aria_hidden="true"), name)
+        for name, kind, look in [*named, *([("others", "other", Look(0))] if others else [])]
+    ]  # fmt: skip
     return tag("ul", *items, class_="legend")
 
 
-def _figure(title: str, drawing: Html, *below: Html) -> Html:
-    return tag("figure", tag("figcaption", title), drawing, *below)
-
-
-def _svg(title: str, width: float, height: float, marks: Sequence[Html]) -> Html:
+def _mark(look: Look, x: float, y: float, note: str = "") -> Html:
+    inner = (tag("title", note),) if note else ()
     return tag(
-        "svg", tag("title", title), join(marks), viewBox=f"0 0 {width:.0f} {height:.0f}",
-        role="img", aria_label=title, style=f"max-width:{width:.0f}px",
+        "path", *inner, d=SHAPES[look.colour], class_="mark", transform=f"translate({x:g} {y:g})"
+    )
+
+
+def _kind(look: Look) -> str:
+    """The classes that the page's style knows a look by."""
+    return f"c{look.colour}" + (f" t{min(look.turn, 3)}" if look.turn else "")
+
+
+def _figure(title: str, drawing: Html, *below: Html) -> Html:
+    frame = tag("div", drawing, class_="scroll")
+    return tag("figure", tag("figcaption", title), frame, *below)
+
+
+def _svg(
+    title: str, width: float, height: float, marks: Sequence[Html], said: Sequence[str] = ()
+) -> Html:
+    """A drawing, and what it shows in words for those who do not see it."""
+    return tag(
+        "svg", join(marks), viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
+        aria_label="; ".join([title, *said]),
+        style=f"max-width:{width:.0f}px;min-width:{SMALLEST * width:.0f}px",
     )  # fmt: skip
+
+
+def _length(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _short(name: str) -> str:
+    """A name that fits beside a drawing."""
+    while _length(name) > LONGEST_LABEL:
+        name = name.removesuffix("\u2026")[:-1] + "\u2026"
+    return name
+
+
+def _room(names: Iterable[str]) -> float:
+    """What the longest of some names takes."""
+    return 12 + LETTER * max(_length(_short(name)) for name in names)
+
+
+def _name(name: str, x: float, y: float) -> Html:
+    """A name that ends at a place; what was cut off it is shown on pointing at it."""
+    short = _short(name)
+    note = (tag("title", name),) if short != name else ()
+    return tag("text", *note, short, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor="end")
 
 
 def _axes(
@@ -215,10 +308,10 @@ def _axes(
     marks = []
     for t in y_ticks:
         y = to_y(t)
-        marks.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+        marks.append(tag("line", x1=LEFT, x2=LINES - RIGHT, y1=y, y2=y, class_="grid"))
         marks.append(_text(f"{t:g}", LEFT - 8, y + 4, "end"))
     marks += [_text(f"{t:g}", to_x(t), HEIGHT - BOTTOM + 18, "middle") for t in x_ticks]
-    marks.append(_text(x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, "middle"))
+    marks.append(_text(x_label, (LEFT + LINES - RIGHT) / 2, HEIGHT - 5, "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     marks.append(
         tag(
@@ -235,10 +328,6 @@ def _axes(
 
 def _text(text: str, x: float, y: float, anchor: str) -> Html:
     return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
-
-
-def _colour(place: int) -> str:
-    return f"c{place % COLOURS}" + (f" d{place // COLOURS}" if place >= COLOURS else "")
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Scale:

@@ -40,26 +40,35 @@ Cell = str | tuple[str, float]
 
 
 def table(
+    name: str,
     heading: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     *,
-    caption: str = "",
+    note: str = "",
     sortable: bool = True,
     labels: Sequence[str] = (),
-    numeric_from: int = 1,
 ) -> Html:
-    """A table whose headings sort it. `labels` are what a filter shows and hides rows by."""
+    """A table whose headings sort it, and a note above it.
+
+    `name` is what screen readers announce; `labels` are what a filter shows and hides rows by.
+    A column of numbers, each with what to sort it by, stands at the right.
+    """
+    numeric = {
+        place
+        for place in range(1, len(heading))
+        if rows and all(isinstance(row[place], tuple) for row in rows)
+    }
 
     def head(place: int, text: str) -> Html:
-        kind = "number" if place >= numeric_from else "text"
-        if not sortable or not text:
+        kind = "number" if place in numeric else "text"
+        if not sortable:
             return tag("th", text, scope="col", class_=kind)
         button = tag("button", text, type="button", class_="sort")
         return tag("th", button, scope="col", class_=kind, aria_sort="none")
 
     def cell(place: int, content: Cell) -> Html:
         text, key = content if isinstance(content, tuple) else (content, None)
-        kind = "number" if place >= max(1, numeric_from) else "text"
+        kind = "number" if place in numeric else "text"
         if len(re.sub("<[^>]*>", "", text)) > LONG:
             kind += " long"
         if place == 0:
@@ -76,14 +85,14 @@ def table(
     ]
     inner = tag(
         "table",
+        tag("caption", name, class_="unseen"),
         tag("thead", tag("tr", *(head(place, text) for place, text in enumerate(heading)))),
         tag("tbody", *body),
         class_="sortable" if sortable else None,
     )
-    name = caption or "table"
     frame = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=name)
-    # Above the frame and not in it: a wide table would carry its caption out of sight.
-    return join([tag("p", caption, class_="note"), frame]) if caption else frame
+    # Above the frame and not in it: a wide table would carry its note out of sight.
+    return join([tag("p", note, class_="note"), frame]) if note else frame
 
 
 def number(value: float | None, digits: int = 2) -> tuple[str, float]:

@@ -3,7 +3,7 @@
 const value = (cell) => {
   const key = cell.dataset.sort ?? cell.textContent.trim();
   const number = Number(key);
-  return key === "-Infinity" || key === "-inf" ? -Infinity : Number.isNaN(number) ? key : number;
+  return key === "-inf" ? -Infinity : Number.isNaN(number) ? key : number;
 };
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
@@ -25,10 +25,24 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 for (const filter of document.querySelectorAll("fieldset.filter")) {
+  const said = filter.querySelector("output");
   filter.addEventListener("change", () => {
-    const shown = new Set([...filter.querySelectorAll("input:checked")].map((box) => box.value));
-    for (const row of filter.closest("section").querySelectorAll("tr[data-label]")) {
-      row.hidden = !shown.has(row.dataset.label);
+    const boxes = [...filter.querySelectorAll("input")];
+    const shown = boxes.filter((box) => box.checked).map((box) => box.value);
+    for (const part of filter.closest("section").querySelectorAll("[data-label]")) {
+      // A curve of a whole method is shown with any row of it.
+      const label = part.dataset.label;
+      part.toggleAttribute("hidden", !shown.some((row) => row === label || row.startsWith(`${label}+`)));
+    }
+    said.textContent = `${shown.length} of ${boxes.length} are shown`;
+  });
+}
+// What is folded is printed too.
+for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
+  addEventListener(event, () => {
+    for (const fold of document.querySelectorAll(open ? "details:not([open])" : "details[data-opened]")) {
+      fold.open = open;
+      fold.toggleAttribute("data-opened", open);
     }
   });
 }

@@ -8,11 +8,12 @@ import numpy as np
 
 from repper.comparison import Line, figure
 from repper.config import OPTIONS
-from repper.embedding import embedding_of
+from repper.embedding import GROUPS, MEANING, PARTING, embedding_of
 from repper.encoders.encoder import SHARED
 from repper.errors import RepperError
 from repper.evaluate import Counts
 from repper.files import read_json
+from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
@@ -57,8 +58,10 @@ def _what(subject: Subject) -> Iterator[Html]:
         for name, option in OPTIONS.items()
         if getattr(config, name) != option.default and name not in ("out", "data_dir")
     ]
-    listed = table(["setting", "here", "default"], changed, sortable=False, numeric_from=9)
-    yield tag("details", tag("summary", "Settings that differ from the defaults"), listed)
+    title = "Settings that differ from the defaults"
+    heading = ["setting", "here", "default"]
+    listed = table(title, heading, changed, sortable=False)
+    yield tag("details", tag("summary", title), listed)
 
 
 def _results(subject: Subject) -> Iterator[Html]:
@@ -72,10 +75,12 @@ def _results(subject: Subject) -> Iterator[Html]:
         tag("label", tag("input", type="checkbox", value=name, checked=True), f" {name}")
         for name in subject.rows
     ]
-    yield tag("fieldset", tag("legend", "Show"), *boxes, class_="filter")
+    said = tag("output", class_="unseen")
+    yield tag("fieldset", tag("legend", "Show"), *boxes, said, class_="filter")
+    several = len(comparison.seeds) > 1
     heading = [
-        "row", "accuracy", "±", "over clients", "head classes", "tail classes", "worst tenth",
-        f"minus {comparison.reference}",
+        "row", "accuracy", *(["±"] if several else []), "over clients", "head classes",
+        "tail classes", "worst tenth", f"minus {comparison.reference}",
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for line in comparison.lines:
@@ -84,12 +89,13 @@ def _results(subject: Subject) -> Iterator[Html]:
             accuracy = (tag(mark, accuracy[0]), accuracy[1])
         rows.append(
             [
-                line.row, accuracy, number(line.deviation), number(line.spread),
+                line.row, accuracy, *([number(line.deviation)] if several else []),
+                number(line.spread),
                 number(line.head_classes), number(line.tail_classes), number(line.worst_tenth),
                 _difference(line),
             ]
         )  # fmt: skip
-    yield table(heading, rows, caption=comparison.caption(), labels=list(subject.rows))
+    yield table("Results", heading, rows, note=comparison.caption(), labels=list(subject.rows))
 
 
 def _difference(line: Line) -> Cell:
@@ -114,10 +120,10 @@ def _one_result(run: Run) -> Iterator[Html]:
         for name, text in shown
     ]
     yield tag("ul", *cards, class_="cards")
-    names = run.client_names()
+    names = _client_names(run)
     rows: list[list[Cell]] = [
         [
-            (names[s.client] if names else f"client {s.client}", float(s.client)),
+            (names[s.client], float(s.client)),
             s.personalize,
             number(int(s.train.sum()), 0),
             number(int(np.count_nonzero(s.train)), 0),
@@ -130,13 +136,18 @@ def _one_result(run: Run) -> Iterator[Html]:
         "client", "head", "train", "classes", "test", "accuracy", "balanced", "head classes",
         "tail classes",
     ]  # fmt: skip
-    listed = table(heading, rows, caption="Every client, accuracy in %", numeric_from=2)
+    listed = table("Every client", heading, rows, note="Accuracy in %")
     yield tag("details", tag("summary", "Every client"), listed, open=len(rows) <= 30)
+
+
+def _client_names(run: Run) -> list[str]:
+    return run.client_names() or [f"client {s.client}" for s in run.scores()]
 
 
 def _over_rounds(subject: Subject) -> Iterator[Html]:
     """Curves of what was measured on the way: accuracy, k-NN, loss."""
-    drawn = []
+    drawn, of_rows = [], looks(subject.rows)
+    of_methods = looks(dict.fromkeys(name.partition("+")[0] for name in subject.rows))
     for key, title, unit in (
         ("accuracy", "Accuracy over rounds", "accuracy, %"),
         ("knn", "k-NN accuracy of the shared encoder over rounds", "accuracy, %"),
@@ -152,10 +163,11 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
                 if value is not None:
                     points.append((record["round"], value))
             # Rows of one training have the same curve of everything but accuracy.
-            method = name.partition("+")[0] if key != "accuracy" else name
-            if len(points) > 1 and method not in {one.name for one in series}:
+            label = name.partition("+")[0] if key != "accuracy" else name
+            if len(points) > 1 and label not in {one.name for one in series}:
                 x, y = zip(*points, strict=True)
-                series.append(charts.Series(method, x, y))
+                look = of_rows[name] if key == "accuracy" else of_methods[label]
+                series.append(charts.Series(label, look, x, y))
         if series:
             drawn.append(charts.lines(title, "round", unit, series))
     if drawn:
@@ -163,6 +175,8 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
         notes = ["The first seed's runs."] if len(subject.seeds) > 1 else []
         if len(subject.rows) > 1:
             notes.append("Losses of different methods are different quantities; compare shapes.")
+        if not subject.first.config.evaluate_every and subject.first.config.rounds:
+            notes.append("Clients' accuracy on the way is measured with --evaluate-every.")
         if notes:
             yield tag("p", " ".join(notes), class_="note")
         yield tag("div", *drawn, class_="pair")
@@ -177,7 +191,7 @@ def _distribution(subject: Subject) -> Iterator[Html]:
     if groups:
         yield tag("h3", "Over clients")
         title = "Accuracy of every client; the line is their mean"
-        yield charts.strips(title, "accuracy, %", groups)
+        yield charts.strips(title, "accuracy, %", groups, looks(subject.rows))
 
 
 def _classes(subject: Subject) -> Iterator[Html]:
@@ -186,7 +200,8 @@ def _classes(subject: Subject) -> Iterator[Html]:
     if len(subject.rows) == 1:
         scores = [s for s in subject.first.scores() if s.tested.sum()][:MOST_CLIENTS]
         values = np.array([_by_class(s.correct, s.tested) for s in scores])
-        rows = [f"client {s.client}" for s in scores]
+        names = _client_names(subject.first)
+        rows = [names[s.client] for s in scores]
         title = "Accuracy per client and class, %; empty where a client has no test image"
     else:
         rows = list(subject.rows)
@@ -215,7 +230,10 @@ def _holdings(subject: Subject) -> Iterator[Html]:
         f", the first {MOST_CLIENTS} of {len(scores)} clients" if len(scores) > len(counts) else ""
     )
     yield charts.bubbles(
-        f"Training images by client and class{more}", subject.first.classes, counts
+        f"Training images by client and class{more}",
+        subject.first.classes,
+        _client_names(subject.first)[: len(counts)],
+        counts,
     )
 
 
@@ -235,21 +253,20 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         seen.add(method)
         found = embedding_of(runs[0], data)
         origin = result["encoder_origin"]
-        note = "" if origin == SHARED else f" ({origin})"
-        drawn.append(
-            charts.scatter(f"{method}{note}", found.points, found.labels, subject.first.classes)
-        )
-        rows.append([f"{method}{note}", number(found.silhouette, 3), number(found.knn)])
+        label = method if origin == SHARED else f"{method} ({origin})"
+        drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
+        silhouettes = [number(value, 3) for value in found.parting.silhouette]
+        rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
     yield tag(
         "p",
         "Test images by t-SNE of their features"
         + (", of the first seed's encoders" if len(subject.seeds) > 1 else "")
-        + ". Such pictures prove little: distances between groups mean nothing. The numbers are of "
-        "the features themselves.",
+        + ". Such pictures prove little: distances between groups mean nothing.",
         class_="note",
     )
     yield tag("div", *drawn, class_="side")
-    yield table(["encoder", "silhouette", "k-NN accuracy, %"], rows)
+    heading = [f"{what}, {of}" for what in PARTING for of in GROUPS]
+    yield table("How well the features part the classes", ["encoder", *heading], rows, note=MEANING)
 
 
 def _costs(subject: Subject) -> Iterator[Html]:
@@ -266,7 +283,8 @@ def _costs(subject: Subject) -> Iterator[Html]:
             ]
         )  # fmt: skip
     heading = ["row", "stage 1, s", "stage 2, s", "views trained on", "MB up", "MB down"]
-    yield table(heading, rows, caption="One seed, all clients together")
+    note = "One seed, all clients together"
+    yield table("Cost", heading, rows, note=note, labels=list(subject.rows))
 
 
 def _environment(subject: Subject) -> Iterator[Html]:
@@ -281,8 +299,9 @@ def _environment(subject: Subject) -> Iterator[Html]:
         ("commit", str(found["commit"] or "not from a checkout")),
         ("digests", join(_digests(subject))),
     ]
-    listed = table(["", ""], facts, sortable=False, numeric_from=9)
-    yield tag("details", tag("summary", "Environment and digests"), listed)
+    listed = [part for name, text in facts for part in (tag("dt", name), tag("dd", text))]
+    title = tag("summary", "Environment and digests")
+    yield tag("details", title, tag("dl", *listed, class_="facts"))
 
 
 def _digests(subject: Subject) -> Iterator[Html]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from repper.comparison import CELLS, TABLE, Comparison, Row
 from repper.config import OPTIONS, Config
@@ -46,12 +47,14 @@ def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
         ]
         return shown, found
     if (folder / COMPARISON).is_file():
-        return [_comparison(folder, folder.name)], None
+        return [_comparison(folder, folder.resolve().name)], None
     if (folder / CONFIG).is_file():
         run = Run(folder)
         _ = run.result  # a run that is not finished is refused
         name = f"{run.result['method']}+{run.result['personalize']}"
-        return [Subject(folder.name, {name: [run]}, None, command_of("run", run.config))], None
+        return [
+            Subject(folder.resolve().name, {name: [run]}, None, command_of("run", run.config))
+        ], None
     raise RepperError(
         f"{folder} holds no run, comparison or reproduction: give the folder that was --out"
     )
@@ -92,7 +95,7 @@ def command_of(command: str, config: Config) -> str:
     """
     parts = [f"repper {command}"]
     if config.overrides:
-        parts.append(f"--config {Path(config.out or '') / CONFIG}")
+        parts.append(f"--config {quote(str(Path(config.out or '') / CONFIG))}")
     skipped = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
     if command == "compare":
         skipped |= {"method", "personalize"}
@@ -100,5 +103,5 @@ def command_of(command: str, config: Config) -> str:
         value = getattr(config, name)
         if name in skipped or value == option.default or value is None:
             continue
-        parts.append(f"--{option.key}" if value is True else f"--{option.key} {value}")
+        parts.append(f"--{option.key}" if value is True else f"--{option.key} {quote(str(value))}")
     return " ".join(parts)

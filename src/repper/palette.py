@@ -1,0 +1,69 @@
+"""Colours and markers: one of each per method, the same in every picture.
+
+The colours were searched for so that people with each kind of colour-blindness can tell any two
+apart, and each stands out from its paper (contrast of at least 3); a test measures both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repper.methods import METHODS
+
+LIGHT = (
+    "#1b1f24", "#0f3bb7", "#0d9aec", "#b58b2b", "#277750", "#eb64a7", "#613277", "#883c01",
+)  # fmt: skip
+DARK = (
+    "#e6edf3", "#2a5cda", "#2fd1ff", "#f5c252", "#369d58", "#dc74a4", "#7457a3", "#b93004",
+)  # fmt: skip
+MARKERS = "osD^vPX*"
+"""In Matplotlib's letters."""
+MANY_CLASSES = 2 * len(LIGHT)
+"""Filled markers and empty ones."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How something is drawn: its place among the colours, and which of those with it it is."""
+
+    colour: int
+    turn: int = 0
+
+    @classmethod
+    def of(cls, number: int) -> Look:
+        """The look of the one with this number among many."""
+        return cls(number % len(LIGHT), number // len(LIGHT))
+
+    @property
+    def light(self) -> str:
+        return LIGHT[self.colour]
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.colour]
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """How methods are drawn, or rows such as `fedavg+finetune`: rows of a method in its colour."""
+    methods, seen = list(METHODS), dict[int, int]()
+    found = {}
+    for name in names:
+        colour = methods.index(name.partition(" ")[0].partition("+")[0]) % len(LIGHT)
+        found[name] = Look(colour, seen.get(colour, 0))
+        seen[colour] = seen.get(colour, 0) + 1
+    return found
+
+
+def class_looks(labels: NDArray[np.int64]) -> dict[int, Look]:
+    """How classes are drawn: all of them, or of very many those with the most images."""
+    found, counts = np.unique(labels, return_counts=True)
+    if len(found) > MANY_CLASSES:
+        found = np.sort(found[np.argsort(-counts, kind="stable")[: len(LIGHT)]])
+        return {int(label): Look(place) for place, label in enumerate(found)}
+    # A class looks the same whoever holds it, as long as there are looks enough.
+    few = found.max() < MANY_CLASSES
+    return {int(n): Look.of(int(n) if few else place) for place, n in enumerate(found)}
