@@ -61,6 +61,19 @@ def test_a_row_without_a_training_of_its_own_is_the_run_it_stands_for(done, digi
     assert cell.predict(0, digits.test.images[:3]) == alone.predict(0, digits.test.images[:3])
 
 
+def test_what_there_is_of_an_unfinished_comparison_is_its_whole_seeds(done):
+    folder, events = done
+    config = Config(out=str(folder), **QUICK)
+    found = Comparison.of(folder, config, rows_of(ROWS), seeds=3)
+    assert (found.seeds, found.so_far) == ((0, 1), "2 of 3 seeds")
+    assert found.lines == table(events).lines
+    assert found.caption().startswith("Not finished: 2 of 3 seeds so far. ")
+    assert Comparison.of(folder, config, rows_of("ditto"), seeds=1) is None
+    some = Comparison.of(folder, config, rows_of("ditto,fedavg"), seeds=1)
+    assert ([line.row for line in some.lines], some.so_far) == (["fedavg+keep"], "1 of 2 rows")
+    assert table(events).so_far == ""
+
+
 def test_all_rows_of_a_seed_have_the_same_clients_and_cohorts(done):
     folder, _ = done
     hashes, cohorts = {}, {}

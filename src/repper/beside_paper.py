@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy import stats
 
-from repper.comparison import Comparison, figure
+from repper.comparison import figure
 from repper.experiments.claims import Numbers, claims_of
 from repper.experiments.experiment import Experiment
-from repper.panels import NOT_RUN, PanelResult
+from repper.panels import NOT_RUN, PanelResult, rows_in
 
 Cells = list[list[str]]
 """A table's lines, the heading first."""
@@ -46,7 +46,7 @@ def _value(result: PanelResult, row: str) -> str:
         return NOT_RUN if result.missing == NOT_RUN else "no data"
     line = result.lines.get(row)
     if line is None:
-        return "-"
+        return NOT_RUN
     spread = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
     return figure(line.accuracy) + spread
 
@@ -80,15 +80,15 @@ def order_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
             for row in group:
                 place = f"{_place(row, ours)} ({_place(row, printed)})"
                 line[_column(row, apart)] = place if printed else _place(row, ours)
-            lead = _lead(ours, result.comparison)
+            lead = _lead(ours, result)
             if printed:
                 lead += f" ({_lead(printed)})"
             table.append([result.panel.name + head, lead, *line.values(), agreement])
     return table
 
 
-def claim_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
-    """Every claim, computed from the paper's numbers and from ours."""
+def claim_cells(experiment: Experiment, panels: Sequence[PanelResult], shown: int) -> Cells:
+    """Every claim, computed from the paper's numbers and from ours, with so many cases each."""
     printed = Numbers(
         {
             (result.panel.name, row): value
@@ -97,8 +97,8 @@ def claim_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
         }
     )
     ours = Numbers(*(_known(panels, name) for name in ("accuracy", "head_classes", "tail_classes")))
-    table = [["claim", "in the paper's numbers", "in ours", "against it, or for it, in ours"]]
-    unfinished = any(result.missing == NOT_RUN for result in panels)
+    table = [["claim", "in the paper's numbers", "in ours", "cases in ours that decide it"]]
+    unfinished = any(result.unfinished for result in panels)
     for claim in claims_of(experiment.name) if printed.accuracy else ():
         paper, own = claim.find(printed), claim.find(ours)
         said = f"{paper.verdict} ({paper.holds} of {paper.cases})"
@@ -108,7 +108,7 @@ def claim_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
                 claim.text,
                 said if paper.cases else "not printed",
                 f"{own.verdict}{so_far} ({own.holds} of {own.cases})",
-                own.evidence or "-",
+                own.listed(shown) or "-",
             ]
         )
     return table if len(table) > 1 else []
@@ -124,7 +124,7 @@ def _known(panels: Sequence[PanelResult], name: str) -> dict[tuple[str, str], fl
     }
 
 
-def _lead(numbers: Mapping[str, float], comparison: Comparison | None = None) -> str:
+def _lead(numbers: Mapping[str, float], result: PanelResult | None = None) -> str:
     """What RepPer has more than the best other row, and our interval of it."""
     ours = {row: value for row, value in numbers.items() if row.startswith("repper")}
     others = {row: value for row, value in numbers.items() if row not in ours}
@@ -132,11 +132,11 @@ def _lead(numbers: Mapping[str, float], comparison: Comparison | None = None) ->
         return "-"
     repper, best = (max(found, key=found.__getitem__) for found in (ours, others))
     text = f"{ours[repper] - others[best]:+.2f}"
-    # An interval is of the difference to the comparison's reference row.
-    known = comparison.lines if comparison and comparison.reference == repper else ()
-    for line in known:
-        if line.row == best and line.low is not None and line.high is not None:
-            text += f" [{-line.high:+.2f}, {-line.low:+.2f}]"
+    if result and result.comparison:
+        rows = {row.name: row for row in rows_in(result.panel)}
+        _, low, high = result.comparison.paired(rows[repper], rows[best])
+        if low is not None and high is not None:
+            text += f" [{low:+.2f}, {high:+.2f}]"
     return text
 
 

@@ -153,7 +153,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     reproduce.add_argument(
         "--estimate", action="store_true", help="only time some steps, and say what all would take"
     )
-    add_settings(reproduce, ["data_dir", "engine", "workers", "device"])
+    add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device"])
 
     report = add("report", "write one page about runs, comparisons or reproductions", _report)
     report.add_argument("folders", nargs="+", metavar="FOLDER", help="what was --out of those")

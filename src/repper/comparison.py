@@ -43,16 +43,20 @@ class Row:
         """Rows of the same training differ only in what clients do last."""
         return self.method, self.augment
 
+    def cell(self, folder: Path, seed: int) -> Path:
+        """Where this row's run with a seed is in the comparison's folder."""
+        parts = [f"{self.method}+{self.personalize}", self.augment, f"seed{seed}"]
+        return folder / CELLS / "-".join(filter(None, parts))
+
     def config(self, common: Config, seed: int, folder: Path) -> Config:
         """The settings of this row's run with a seed, in the comparison's folder."""
-        parts = [f"{self.method}+{self.personalize}", self.augment, f"seed{seed}"]
         return replace(
             common,
             method=self.method,
             personalize=self.personalize,
             augment=self.augment or common.augment,
             seed=seed,
-            out=str(folder / CELLS / "-".join(filter(None, parts))),
+            out=str(self.cell(folder, seed)),
         )
 
 
@@ -83,36 +87,47 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The lines of a comparison, and the row that differences are to (RepPer's, if it is there)."""
+    """The lines of a comparison, and the row that differences are to (RepPer's, if it is there).
+
+    `so_far` says how much there is of one that is not finished.
+    """
 
     folder: Path
     reference: str
     seeds: tuple[int, ...]
     lines: tuple[Line, ...]
+    so_far: str = ""
 
     @classmethod
-    def of(cls, folder: Path, config: Config, rows: Sequence[Row], seeds: int) -> Comparison:
-        """Read the runs of all cells."""
-        numbers = tuple(range(config.seed, config.seed + seeds))
-        runs = {
-            row: [Run(Path(str(row.config(config, seed, folder).out))) for seed in numbers]
-            for row in rows
-        }
+    def of(cls, folder: Path, config: Config, rows: Sequence[Row], seeds: int) -> Comparison | None:
+        """Read the runs: of all seeds that have every row, else the finished ones of the first."""
+        numbers = range(config.seed, config.seed + seeds)
+        cells = {row: {seed: Run(row.cell(folder, seed)) for seed in numbers} for row in rows}
+        done = [seed for seed in numbers if all(cells[row][seed].finished for row in rows)]
+        so_far = f"{len(done)} of {seeds} seeds" if len(done) < seeds else ""
+        if not done:
+            total, done = len(rows), [config.seed]
+            rows = [row for row in rows if cells[row][config.seed].finished]
+            so_far = f"{len(rows)} of {total} rows"
+        if not rows:
+            return None
+        runs = {row: [cells[row][seed] for seed in done] for row in rows}
         reference = next((row for row in rows if row.method == "repper"), rows[0])
         accuracies = {row: _accuracies(of_row) for row, of_row in runs.items()}
         lines = [
             _line(row.name, of_row, accuracies[row], accuracies[reference], row == reference)
             for row, of_row in runs.items()
         ]
-        return cls(folder, reference.name, numbers, tuple(lines))
+        return cls(folder, reference.name, tuple(done), tuple(lines), so_far)
 
     @classmethod
     def open(cls, folder: Path) -> Comparison:
-        """Read a finished comparison."""
+        """Read a comparison, or what there is of it."""
         found = read_json(folder / f"{TABLE}.json")
         try:
             lines = tuple(Line(**line) for line in found["rows"])
-            return cls(folder, found["reference"], tuple(found["seeds"]), lines)
+            so_far = found.get("so_far", "")
+            return cls(folder, found["reference"], tuple(found["seeds"]), lines, so_far)
         except (KeyError, TypeError) as error:
             raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
 
@@ -122,11 +137,20 @@ class Comparison:
         places = {accuracy: place for place, accuracy in enumerate(reversed(known), start=1)}
         return {line.row: places[line.accuracy] for line in self.lines if line.accuracy is not None}
 
+    def paired(self, row: Row, other: Row) -> tuple[float | None, float | None, float | None]:
+        """What a row has more than another, client by client, and the ends of its interval."""
+        own, theirs = (
+            _accuracies([Run(one.cell(self.folder, seed)) for seed in self.seeds])
+            for one in (row, other)
+        )
+        return interval(_gains(own, theirs))
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "comparison": str(self.folder),
             "reference": self.reference,
             "seeds": list(self.seeds),
+            **({"so_far": self.so_far} if self.so_far else {}),
             "rows": [asdict(line) for line in self.lines],
         }
 
@@ -184,7 +208,8 @@ class Comparison:
         many = len(self.seeds) > 1
         seeds = f"mean ± deviation of {len(self.seeds)} seeds" if many else "one seed"
         over = "over seeds" if many else "over clients, without the chance in training"
-        return (
+        unfinished = f"Not finished: {self.so_far} so far. " if self.so_far else ""
+        return unfinished + (
             f"Accuracy in %, the mean over clients of each one's accuracy on its own test images; "
             f"{seeds}; best bold, second underlined. 'Over clients' is their deviation; head and "
             f"tail classes are those of which a client has more and fewer images than of its "
@@ -221,13 +246,8 @@ def _line(
         return float(np.mean(known)) if known else None
 
     means = [r["accuracy"]["mean"] for r in results if r["accuracy"]["mean"] is not None]
-    gains = [
-        [a[client] - b[client] for client in sorted(a.keys() & b.keys())]
-        for a, b in zip(own, reference, strict=True)
-    ]
-    # Clients of one seed share an encoder and its luck: only seeds are independent of each other.
-    units = [float(np.mean(g)) for g in gains if g] if len(gains) > 1 else gains[0]
-    difference, low, high = (None, None, None) if is_reference else interval(units)
+    gains = _gains(own, reference)
+    difference, low, high = (None, None, None) if is_reference else interval(gains)
     costs = {
         key: float(np.mean([result["cost"][key] for result in results]))
         for key in ("images", "bytes_up", "bytes_down")
@@ -246,6 +266,18 @@ def _line(
         **costs,
         seconds=float(np.mean([sum(result["seconds"].values()) for result in results])),
     )
+
+
+def _gains(own: Sequence[dict[int, float]], reference: Sequence[dict[int, float]]) -> list[float]:
+    """What clients gain over a reference: the mean of every seed, or each one's of a single seed.
+
+    Clients of one seed share an encoder and its luck: only seeds are independent of each other.
+    """
+    gains = [
+        [a[client] - b[client] for client in sorted(a.keys() & b.keys())]
+        for a, b in zip(own, reference, strict=True)
+    ]
+    return [float(np.mean(g)) for g in gains if g] if len(gains) > 1 else gains[0]
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:

@@ -202,7 +202,8 @@ def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int)
     partition = split(data, clients=clients, alpha=alpha, seed=seed)
     path = folder / f"bubbles-{data.name}-alpha-{alpha:g}.svg"
     for each in (path, path.with_suffix(".png")):
-        bubbles(each, data, partition, f"{data.name}, alpha {alpha:g}")
+        title = f"{data.name}, alpha {alpha:g}, {len(data.train):,} images"
+        bubbles(each, data, partition, title)
     return path
 
 

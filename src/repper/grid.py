@@ -128,7 +128,11 @@ def compare(
                 run_folder.branch(source, target, row.personalize)
             yield CellStarted(row, seed, number, len(cells), source is not None)
             yield from execute(cell, data, resume=True)
+            if found := Comparison.of(folder, config, rows, seeds):
+                found.write()  # what there is of it can be read before all is done
         comparison = Comparison.of(folder, config, rows, seeds)
+        if comparison is None or comparison.so_far:
+            raise RepperError(f"runs were taken away from {folder}: run it again with --resume")
         comparison.write()
         yield Compared(comparison)
 

@@ -38,7 +38,7 @@ def join_all(
             yield from join(run, {**settings, **how, "out": str(target)}, resume=target.exists())
 
 
-def newcomers(panel: Panel, config: Config, folder: Path) -> Extra:
+def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) -> Extra:
     """What new clients came to, over epochs of their heads and one by one, and its figure."""
     runs = {
         _label(name, run): Run(Path(str(config.out)) / JOINED / name)
@@ -58,7 +58,13 @@ def newcomers(panel: Panel, config: Config, folder: Path) -> Extra:
         finals[name] = [s.accuracy for s in run.scores()]
         each = " ".join(map(figure, finals[name]))
         cells.append([*line, figure(accuracy["std"]), figure(accuracy["worst_tenth"]), each])
-    note = "Mean accuracy of the new clients in %, after epochs of their linear heads; one seed."
+    scores = next(iter(runs.values())).scores()
+    trained, tested = (sum(int(getattr(s, n).sum()) for s in scores) for n in ("train", "tested"))
+    note = (
+        f"Mean accuracy in % of {len(scores)} new clients, who have {trained:,} training and "
+        f"{tested:,} test images of {settings['data']} between them, after epochs of their linear "
+        "heads; one seed."
+    )
     if "repper" in finals and len(finals) > 1:
         others = [values for name, values in finals.items() if name != "repper"]
         known = [
@@ -146,9 +152,10 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
         except RepperError:
             drawn = f"left out: {without(replace(config, data=name))}"
         else:
-            drawn = figures.holdings(folder, data, alpha, config.clients, config.seed).name
+            path = figures.holdings(folder, data, alpha, config.clients, config.seed)
+            drawn = f"{path.stem}, {len(data.train):,} images"
         cells.append([name, f"{alpha:g}", drawn])
-    return Extra("Who holds what", "Bubble plots in the folder `figures`, as SVG and PNG.", cells)
+    return Extra("Who holds what", "Bubble plots in the folder `figures`.", cells)
 
 
 def gradients(panel: Panel, config: Config, data: Dataset) -> Extra:

@@ -33,6 +33,11 @@ class PanelResult:
         return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
 
     @property
+    def unfinished(self) -> bool:
+        """Whether there is more to run; a panel without images never will be."""
+        return self.missing == NOT_RUN or bool(self.comparison and self.comparison.so_far)
+
+    @property
     def lines(self) -> dict[str, Line]:
         return {line.row: line for line in self.comparison.lines} if self.comparison else {}
 

@@ -51,6 +51,8 @@ class Display:
         self._clients = self._rounds = self._first = self._personalized = 0
         self._began = time.monotonic()
         self._whole: tuple[float, float] | None = None
+        self._whole_bar: TaskID | None = None
+        self._whole_left = ""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -94,13 +96,17 @@ class Display:
             self._left(event.share)
 
     def _left(self, share: float) -> None:
-        """Say what the whole grid will still take, as what was done since the start took."""
+        """Find what the whole grid will still take, as what was done since the start took."""
         if self._whole is None:
             self._whole = share, time.monotonic()
         first, began = self._whole
         if share < first:
             left = (time.monotonic() - began) / (first - share) * share
-            self._say(f"{1 - share:.0%} of all is done, {duration(left)} left")
+            self._whole_left = f"{1 - share:.0%} of all is done, {duration(left)} left"
+        if self._bars is not None:
+            if self._whole_bar is None:
+                self._whole_bar = self._bars.add_task("all trainings  ", total=100, note="%")
+            self._bars.update(self._whole_bar, completed=round(100 * (1 - share)))
 
     def _cell(self, event: CellStarted) -> None:
         """Begin anew for the next run of a comparison."""
@@ -108,6 +114,8 @@ class Display:
             for task in self._stages:
                 self._bars.remove_task(task)
         self._personalized = 0
+        if self._whole_left and self._bars is None:
+            self._say(self._whole_left)
         how = ", trained before" if event.trained else ""
         self._say(f"[{event.number}/{event.cells}] {event.row.name}, seed {event.seed}{how}")
 
@@ -149,9 +157,10 @@ class Display:
             return
         done = record["round"] - self._first
         left = (time.monotonic() - self._began) / done * (self._rounds - record["round"])
+        whole = f"; {self._whole_left}" if self._whole_left else ""
         self._say(
             f"round {record['round']}/{self._rounds}  {note}  {record['seconds']:.1f} s"
-            f"  {duration(left)} left"
+            f"  {duration(left)} left{whole}"
         )
 
     def _client(self, event: ClientDone) -> None:
@@ -212,20 +221,12 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     for note in reproduction.settings_text():
         console.print(note, soft_wrap=True, markup=False)
-    for title, cells in (
-        (
-            f"{reproduction.experiment.title}: ours (the paper's, ours minus it)",
-            reproduction.cells("{}", "{}"),
-        ),
-        *((extra.title, extra.cells) for extra in reproduction.extras),
-        ("What the paper claims of it", reproduction.claim_cells()),
-    ):
-        if cells:
-            heading, *rows = cells
-            table = Table(*map(escape, heading), title=escape(title), title_justify="left")
-            for row in rows:
-                table.add_row(*(escape(cell) for cell in row))
-            console.print(table)
+    for each in reproduction.tables("{}", "{}"):
+        heading, *rows = each.cells
+        table = Table(*map(escape, heading), title=escape(each.title), title_justify="left")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        console.print(table)
     console.print(f"Written to {reproduction.folder / 'table.md'}", soft_wrap=True, markup=False)
 
 
@@ -239,7 +240,12 @@ def print_estimates(estimates: Iterable[Estimate], console: Console | None = Non
             total += one.seconds
             said = duration(one.seconds)
         console.print(f"{one.panel.name:28} {said}", soft_wrap=True, markup=False)
-    console.print(f"{'all':28} {duration(total)} of training on this machine", markup=False)
+    console.print(
+        f"{'all':28} {duration(total)} of training on this machine; heads, and what is measured on "
+        "finished runs, come on top",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _client_table(scores: list[Score], names: list[str]) -> Table:

@@ -11,7 +11,7 @@ from repper import measures, run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.experiment import Event
+from repper.experiment import Event, RoundDone, Started
 from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
 from repper.grid import CellStarted, Compared, compare
@@ -45,7 +45,8 @@ def reproduce(
 ) -> Iterator[ReproduceEvent]:
     """Run all cells that are not finished, and write our numbers beside the paper's.
 
-    `how` are settings that change no result: `data_dir`, `engine`, `workers`, `device`.
+    `how` are settings that change no result: `data_dir`, `download`, `engine`, `workers`,
+    `device`.
     """
     _check_folder(folder, experiment, preset, seeds, resume=resume)
     with run_folder.locked(folder):
@@ -56,7 +57,7 @@ def reproduce(
             for panel in experiment.panels
         }
         results, extras, loaded = list[PanelResult](), list[Extra](), Loaded()
-        images = {panel: _images(loaded, config) for panel, config in configs.items()}
+        images, notes = _images(loaded, configs)
         whole = sum(_passes(one, panel, seeds) * images[panel] for panel, one in configs.items())
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
@@ -66,22 +67,35 @@ def reproduce(
                 yield PanelMissing(panel, str(error))
                 results.append(PanelResult(panel, None, without(config)))
                 continue
+            left = cell = 0.0
             for event in compare(config, rows_in(panel), seeds, data, resume=True):
                 if isinstance(event, CellStarted):
                     left = sum(
                         _passes(one, other, seeds, unfinished=True) * images[other]
                         for other, one in list(configs.items())[number - 1 :]
                     )
-                    yield WorkLeft(left / whole)
+                    own = event.row.config(config, event.seed, folder)
+                    cell = 0.0 if event.trained else epochs_in(own) * images[panel]
+                elif isinstance(event, Started | RoundDone):
+                    done = (
+                        event.finished_rounds
+                        if isinstance(event, Started)
+                        else event.record["round"]
+                    )
+                    yield WorkLeft((left - cell * done / config.rounds) / whole)
                 elif isinstance(event, Compared):
                     results.append(PanelResult(panel, event.comparison))
                 yield event
             extras += yield from _measured(experiment, panel, config, data, folder, how or {})
             so_far = [*results, *(result_in(folder, other) for other in list(configs)[number:])]
-            Reproduction(folder, experiment, preset, seeds, tuple(so_far), tuple(extras)).write()
+            Reproduction(
+                folder, experiment, preset, seeds, tuple(so_far), tuple(extras), notes
+            ).write()
         if experiment.measure == "figures":
             extras.append(measures.draw_holdings(next(iter(configs.values())), folder / FIGURES))
-        found = Reproduction(folder, experiment, preset, seeds, tuple(results), tuple(extras))
+        found = Reproduction(
+            folder, experiment, preset, seeds, tuple(results), tuple(extras), notes
+        )
         found.write()
         yield Reproduced(found)
 
@@ -98,7 +112,7 @@ def _measured(
     extras = []
     if experiment.newcomers:
         yield from measures.join_all(experiment.newcomers, panel, config, how)
-        extras.append(measures.newcomers(panel, config, folder / FIGURES))
+        extras.append(measures.newcomers(experiment.newcomers, panel, config, folder / FIGURES))
     if experiment.measure == "gradients":
         extras.append(measures.gradients(panel, config, data))
     if experiment.measure == "figures":
@@ -109,12 +123,22 @@ def _measured(
     return extras
 
 
-def _images(loaded: Loaded, config: Config) -> int:
-    """The training images of a panel; none without its data, which is said when it is its turn."""
-    try:
-        return len(loaded.data_of(config).train)
-    except RepperError:
-        return 0
+def _images(
+    loaded: Loaded, configs: Mapping[Panel, Config]
+) -> tuple[dict[Panel, int], dict[str, str]]:
+    """The number of training images of every panel, and what there is of each data set.
+
+    A panel without its data has none, which is said when it is its turn.
+    """
+    counts, notes = dict.fromkeys(configs, 0), dict[str, str]()
+    for panel, config in configs.items():
+        try:
+            data = loaded.data_of(config)
+        except RepperError:
+            continue
+        counts[panel] = len(data.train)
+        notes[data.name] = data.note or f"{len(data.train)} train images"
+    return counts, notes
 
 
 def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:

@@ -6,8 +6,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class Reproduction:
     seeds: int
     panels: tuple[PanelResult, ...]
     extras: tuple[Extra, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    """How many images there are of each data set, and of how many."""
 
     @classmethod
     def open(cls, folder: Path) -> Reproduction:
@@ -67,19 +69,21 @@ class Reproduction:
         except (KeyError, TypeError, ValueError) as error:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
         path = folder / FOUND
-        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
+        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}, "images": {}}
         results = [
             result_in(folder, panel, kept["missing"].get(panel.name, NOT_RUN))
             for panel in experiment.panels
         ]
         extras = tuple(Extra(**extra) for extra in kept["extras"])
-        return cls(folder, experiment, preset, seeds, tuple(results), extras)
+        images = kept.get("images", {})
+        return cls(folder, experiment, preset, seeds, tuple(results), extras, images)
 
     def write(self) -> None:
         """Write the tables as Markdown and CSV into the folder."""
         content = {
             "extras": [asdict(extra) for extra in self.extras],
             "missing": {r.panel.name: r.missing for r in self.panels if r.missing},
+            "images": dict(self.images),
         }
         write_atomically(self.folder / FOUND, json.dumps(content, indent=2))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
@@ -89,7 +93,9 @@ class Reproduction:
         for extra in self.extras:
             name = re.sub(r"[^a-z0-9.]+", "-", extra.title.lower())
             _write_csv(self.folder / f"{name}.csv", extra.cells)
-        for name, cells in (("order", self.order_cells()), ("claims", self.claim_cells())):
+        order = order_cells(self.experiment, self.panels) if self.printed else []
+        claims = self.claim_cells(shown=10**6)
+        for name, cells in (("order", order), ("claims", claims)):
             if cells:
                 _write_csv(self.folder / f"{name}.csv", cells)
 
@@ -116,27 +122,43 @@ class Reproduction:
                     "missing": result.missing,
                 }
 
-    def markdown(self) -> str:
-        parts = [
-            f"# {self.experiment.title}",
-            _bullets(self.settings_text()),
+    def tables(self, best: str = "**{}**", second: str = "<u>{}</u>") -> list[Extra]:
+        """All tables, what the experiment is about first."""
+        measured = self.experiment.newcomers or self.experiment.measure in ("gradients", "figures")
+        title, theirs, place = "Ours and the paper's", "", ""
+        if self.printed:
+            theirs = " In brackets are the paper's, and ours minus the paper's."
+            place = ", in brackets in the paper"
+        else:
+            title = "The trainings behind it" if measured else "Accuracy"
+        numbers = Extra(
+            title,
             "Accuracy in %: the mean over clients of each one's accuracy on its own test images; "
-            + ("in brackets the paper's, and ours minus the paper's; " if self.printed else "")
-            + "best of ours bold, second underlined.",
-            _table(self.cells()),
-            "## Order of the methods",
-            "The place of each in ours"
-            + (", in brackets in the paper" if self.printed else "")
-            + "; 1 is best. The interval is that of 95 %, over clients where there is one seed.",
-            _table(self.order_cells()),
-        ]
-        for extra in self.extras:
-            parts += [f"## {extra.title}", extra.note, _table(extra.cells)]
+            f"best bold, second underlined.{theirs}",
+            number_cells(self.experiment, self.panels, best, second),
+        )
+        order = Extra(
+            "Order of the methods",
+            f"The place of each in ours{place}; 1 is best. The interval is that of 95 %, over "
+            "clients where there is one seed.",
+            order_cells(self.experiment, self.panels),
+        )
+        claims = Extra(
+            "What the paper claims of this table",
+            "Computed from the paper's numbers and from ours.",
+            self.claim_cells(),
+        )
+        found = [numbers, *([order] if self.printed else [])]
+        found = [*self.extras, *found] if measured else [*found, *self.extras]
+        return [*found, *([claims] if claims.cells else [])]
+
+    def markdown(self) -> str:
+        parts = [f"# {self.experiment.title}", _bullets(self.settings_text())]
+        for each in self.tables():
+            parts += [f"## {each.title}", each.note, _table(each.cells)]
         if pictures := list(self.figures()):
             shown = [f"![{caption}]({FIGURES}/{path.name})" for caption, path in pictures]
             parts += ["## Figures", *shown]
-        if claims := self.claim_cells():
-            parts += ["## What the paper claims of this table", _table(claims)]
         parts += [
             "## Every comparison",
             *(
@@ -162,10 +184,15 @@ class Reproduction:
             command += f" --seeds {self.seeds}"
         notes = [f"Run again with `{command}`; {chance}.", *self._effort(), *self.experiment.notes]
         notes.append(f"Where the paper leaves room: {READINGS}.")
+        if self.images:
+            listed = [f"{name}, {count}" for name, count in self.images.items()]
+            notes.append(f"Images: {'; '.join(listed)}.")
         departures: dict[str, list[str]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
             for name, (theirs, ours) in found.items():
+                if name in (self.experiment.newcomers or ()):
+                    continue  # whose heads are those that count
                 text = f"{_said(name, theirs)}, here {_said(name, ours)}"
                 departures.setdefault(f"{name.replace('_', ' ')} {text}", []).append(
                     result.panel.name
@@ -173,7 +200,7 @@ class Reproduction:
         if departures:
             every = len(self.panels)
             listed = [
-                text if len(panels) == every else f"{text} ({len(panels)} of {every} lines)"
+                text if len(panels) == every else f"{text} ({_in_short(panels)})"
                 for text, panels in departures.items()
             ]
             notes.append(f"Not the paper's setting: {'; '.join(listed)}.")
@@ -202,23 +229,21 @@ class Reproduction:
             where = "; ".join(dict.fromkeys(machines))
             yield f"{len(trained)} trainings, {took} in all on {where}."
 
-    def cells(self, best: str = "**{}**", second: str = "<u>{}</u>") -> list[list[str]]:
-        """The table as text: a line per panel, a column per row of it."""
-        return number_cells(self.experiment, self.panels, best, second)
-
-    def order_cells(self) -> list[list[str]]:
-        """The places of the methods, ours and the paper's."""
-        return order_cells(self.experiment, self.panels)
-
-    def claim_cells(self) -> list[list[str]]:
+    def claim_cells(self, shown: int = 3) -> list[list[str]]:
         """Every claim of the paper, computed from its numbers and from ours."""
-        return claim_cells(self.experiment, self.panels)
+        return claim_cells(self.experiment, self.panels, shown)
 
 
 def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows(lines)
     write_atomically(path, text.getvalue())
+
+
+def _in_short(panels: Sequence[str]) -> str:
+    """What some panels have in common, or else their names."""
+    common = set.intersection(*(set(panel.split(", ")) for panel in panels))
+    return ", ".join(sorted(common)) if len(panels) > 1 and common else "; ".join(panels)
 
 
 def _said(name: str, value: object) -> str:

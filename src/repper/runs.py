@@ -25,6 +25,7 @@ from repper.run_folder import (
     HEADS,
     PARTITION,
     PRIVATE,
+    RESULT,
     check_private,
     read_curves,
     read_result,
@@ -43,6 +44,10 @@ class Run:
     @property
     def config(self) -> Config:
         return read_run_config(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / RESULT).is_file()
 
     @property
     def result(self) -> dict[str, Any]:

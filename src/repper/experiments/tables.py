@@ -28,6 +28,17 @@ _TABLE1 = {
         20: (91.90, 86.88, 83.48, 91.57, 87.71, 83.18, 91.80, 87.73, 83.11),
     },
 }
+MARKED_FALLS = frozenset(
+    f"{row} at C {step}, E {epochs}, alpha {alpha}"
+    for row, epochs, step, alphas in (
+        (LG_FEDAVG, 10, "0.2 to 0.4", "100"), (LG_FEDAVG, 10, "0.4 to 0.8", "100 1"),
+        (LG_FEDAVG, 20, "0.2 to 0.4", "100 1 0.5"), (FEDREP, 10, "0.4 to 0.8", "0.5"),
+        (FEDREP, 20, "0.2 to 0.4", "1 0.5"), (REPPER, 10, "0.4 to 0.8", "100"),
+        (REPPER, 20, "0.4 to 0.8", "0.5"),
+    )
+    for alpha in alphas.split()
+)  # fmt: skip
+"""The steps of C at which Table 1 has an arrow down."""
 _COLUMNS = [(c, alpha) for c in (0.2, 0.4, 0.8) for alpha in (100.0, 1.0, 0.5)]
 
 

@@ -49,30 +49,11 @@ def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> No
 def _reproduction(found: Reproduction, anchor: str) -> Html:
     notes = [tag("li", _marked(note)) for note in found.settings_text()]
     parts = [tag("h2", found.experiment.title, id=anchor), tag("ul", *notes)]
-    theirs, place = (
-        (" (the paper's, ours minus it)", " (the paper's)") if found.printed else ("", "")
-    )
-    for title, cells, caption in (
-        (
-            "Ours and the paper's" if found.printed else "Accuracy",
-            found.cells(),
-            f"Accuracy in %{theirs}; best bold, second underlined",
-        ),
-        (
-            "Order of the methods",
-            found.order_cells(),
-            f"Place of each{place}; 1 is best. The interval is that of 95 %",
-        ),
-        *((extra.title, extra.cells, extra.note) for extra in found.extras),
-        ("What the paper claims of this table", found.claim_cells(), "Computed from both"),
-    ):
-        if cells:
-            heading, *rows = cells
-            heading = [name.replace("+", " +") for name in heading]
-            parts += [
-                tag("h3", title),
-                table(title, heading, _sortable(rows), note=caption.replace("`", "")),
-            ]
+    for each in found.tables():
+        heading, *rows = each.cells
+        heading = [name.replace("+", " +") for name in heading]
+        note = each.note.replace("`", "")
+        parts += [tag("h3", each.title), table(each.title, heading, _sortable(rows), note=note)]
     if pictures := [_picture(caption, path) for caption, path in found.figures()]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)

@@ -62,7 +62,7 @@ def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
 
 def _comparison(folder: Path, title: str) -> Subject:
     if not (folder / f"{TABLE}.json").is_file():
-        raise RepperError(f"the comparison in {folder} is not finished: run it with --resume")
+        raise RepperError(f"no run of the comparison in {folder} is finished yet")
     comparison = Comparison.open(folder)
     common = Config(**read_config(folder / COMPARISON))
     rows: dict[str, list[Run]] = {line.row: [] for line in comparison.lines}
