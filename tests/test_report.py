@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,25 @@ def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_pa
     assert command_of("run", config) == "repper run --config runs/mine/config.toml"
     spaced = Config(data="/srv/my images & co")
     assert command_of("run", spaced) == "repper run --data '/srv/my images & co'"
+
+
+def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
+    run = api.open_run(reported / "run")
+    joined = api.join(run, clients=3, alpha=2.0, head_epochs=4, out=tmp_path / "joined")
+    [subject], _ = subjects_of(joined.folder)
+    assert subject.command == (
+        f"repper join --run {run.folder} --clients 3 --alpha 2.0 --personalize linear "
+        "--epochs 4 --head-curve 1 --seed 1 --device cpu"
+    )
+    again = repper(*shlex.split(subject.command)[1:], "--out", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    found = api.open_run(tmp_path / "again").result
+    assert found["heads_digest"] == joined.result["heads_digest"]
+    write_report([joined.folder], tmp_path / "r.html", tsne=False)
+    page = (tmp_path / "r.html").read_text()
+    assert "3 clients, who fit heads on the encoder of a finished run" in page
+    last = joined.mean_curve()[4]
+    assert f"repper+linear: {last:.2f} at 4" in page
 
 
 def test_a_report_of_the_folder_one_is_in_has_its_name(reported, monkeypatch, tmp_path):

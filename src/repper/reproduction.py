@@ -203,7 +203,8 @@ class Reproduction:
                 text if len(panels) == every else f"{text} ({_in_short(panels)})"
                 for text, panels in departures.items()
             ]
-            notes.append(f"Not the paper's setting: {'; '.join(listed)}.")
+            named = " (lines have the paper's in their names)" if every > 1 else ""
+            notes.append(f"Not the paper's setting{named}: {'; '.join(listed)}.")
         for result in self.panels:
             if result.missing:
                 notes.append(f"{result.panel.name}: {result.missing}.")

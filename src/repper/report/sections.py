@@ -31,6 +31,7 @@ def section(subject: Subject, anchor: str, tsne: bool) -> Html:
         *_what(subject),
         *_results(subject),
         *_over_rounds(subject),
+        *_over_epochs(subject),
         *_distribution(subject),
         *_classes(subject),
         *_holdings(subject),
@@ -45,11 +46,15 @@ def _what(subject: Subject) -> Iterator[Html]:
     run = subject.first
     config, result = run.config, run.result
     rows = ", ".join(subject.rows)
+    how = (
+        f"{config.rounds} rounds of {config.epochs} local epochs, {config.participation:.0%} of "
+        "the clients in a round"
+        if config.rounds
+        else "who fit heads on the encoder of a finished run"
+    )
     yield tag(
         "p",
-        f"{rows} on {config.data}: {result['clients']} clients, {config.rounds} rounds of "
-        f"{config.epochs} local epochs, {config.participation:.0%} of the clients in a round, "
-        f"encoder {config.encoder}.",
+        f"{rows} on {config.data}: {result['clients']} clients, {how}, encoder {config.encoder}.",
     )
     yield tag("p", "To run it again:", class_="note")
     yield tag("pre", tag("code", subject.command))
@@ -180,6 +185,19 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
         if notes:
             yield tag("p", " ".join(notes), class_="note")
         yield tag("div", *drawn, class_="pair")
+
+
+def _over_epochs(subject: Subject) -> Iterator[Html]:
+    """How heads learned, where that was kept."""
+    series = []
+    for (name, runs), look in zip(subject.rows.items(), looks(subject.rows).values(), strict=True):
+        means = {e: mean for e, mean in runs[0].mean_curve().items() if mean is not None}
+        if len(means) > 1:
+            series.append(charts.Series(name, look, list(means), list(means.values())))
+    if series:
+        yield tag("h3", "Over epochs of the heads")
+        title = "Mean accuracy of the clients over epochs of their heads"
+        yield charts.lines(title, "epoch", "accuracy, %", series)
 
 
 def _distribution(subject: Subject) -> Iterator[Html]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 from repper.comparison import CELLS, TABLE, Comparison, Row
-from repper.config import OPTIONS, Config
+from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.grid import SETTINGS as COMPARISON
 from repper.reproduction import SETTINGS as REPRODUCTION
 from repper.reproduction import Reproduction
-from repper.run_folder import CONFIG, RESULT
+from repper.run_folder import CONFIG, RESULT, read_run_config
 from repper.runs import Run
+
+UNNAMED = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
+"""Settings that change no result."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,39 @@ def command_of(command: str, config: Config) -> str:
 
     Where single clients have settings of their own, only the run's own file has them.
     """
+    if command == "run" and config.init is not None and config.rounds == 0:
+        return _join_command(config)
     parts = [f"repper {command}"]
     if config.overrides:
         parts.append(f"--config {quote(str(Path(config.out or '') / CONFIG))}")
-    skipped = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
-    if command == "compare":
-        skipped |= {"method", "personalize"}
-    for name, option in OPTIONS.items():
-        value = getattr(config, name)
-        if name in skipped or value == option.default or value is None:
-            continue
-        parts.append(f"--{option.key}" if value is True else f"--{option.key} {quote(str(value))}")
-    return " ".join(parts)
+    skipped = UNNAMED | ({"method", "personalize"} if command == "compare" else set())
+    chosen = [
+        name
+        for name, option in OPTIONS.items()
+        if name not in skipped and getattr(config, name) not in (option.default, None)
+    ]
+    return " ".join([*parts, *_flags(config, chosen)])
+
+
+def _join_command(config: Config) -> str:
+    """How clients joined a run: what they have not as the run has it, or not as by default."""
+    try:
+        before = read_run_config(Path(str(config.init)))
+    except RepperError:
+        before = Config()
+    chosen = [
+        name
+        for name in JOIN_SETTINGS
+        if name not in UNNAMED | {"init", "init_clients"}
+        and (value := getattr(config, name)) is not None
+        and (value != OPTIONS[name].default or value != getattr(before, name))
+    ]
+    same = ["--same-clients"] if config.init_clients == "same" else []
+    flags = [flag.replace("--head-epochs", "--epochs") for flag in _flags(config, chosen)]
+    return " ".join([f"repper join --run {quote(str(config.init))}", *same, *flags])
+
+
+def _flags(config: Config, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        value, key = getattr(config, name), OPTIONS[name].key
+        yield f"--{key}" if value is True else f"--{key} {quote(str(value))}"
