@@ -318,6 +318,12 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     tail, head, ratio = found["repper", "sum of |P - X|"]
     assert 1 > tail > head
     assert ratio > 1
+    drawn = (tmp_path / "out" / "figures" / "gradients-early.svg").read_text()
+    assert drawn.count("<!-- repper: ") == 3
+    assert drawn.count("<!-- fedavg: ") == 2
+    assert "![Gradients by the size of a class, early](figures/gradients-early.png)" in (
+        tmp_path / "out" / "table.md"
+    ).read_text()
     # A stroke would end a cell.
     assert r"| sum of \|P - X\| |" in (tmp_path / "out" / "table.md").read_text()
 

@@ -21,6 +21,7 @@ from repper.encoders.encoder import SHARED, read_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
+from repper.gradients import Measured
 from repper.palette import class_looks, looks
 from repper.params import Params, clone, is_encoder, read_params, select
 from repper.partition import Partition, read_partition, split
@@ -194,6 +195,30 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
         axes[0, 1].tick_params(axis="x", labelsize=6)
         handles, names = axes[0, 1].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+
+
+def gradients(path: Path, measured: Mapping[str, Sequence[Measured]]) -> None:
+    """Tail over head classes, a dot per client, for what the gradients of every method have."""
+    rows = [(name, one) for name, found in measured.items() for one in found if one.ratios]
+    look = looks(measured)
+    with _drawing(path, 7.5, 0.9 + 0.45 * len(rows)) as (_, axes):
+        axis = axes[0, 0]
+        for place, (name, one) in enumerate(rows):
+            # Spread a little, always the same way, so that equal values do not hide each other.
+            spread = [((number * 7) % 5 - 2) * 0.07 for number in range(len(one.ratios))]
+            axis.plot(
+                one.ratios, np.full(len(spread), place) + spread, look[name].marker,
+                color=look[name].light, ms=4, alpha=0.8,
+            )  # fmt: skip
+            axis.plot([one.summary["ratio"]] * 2, [place - 0.3, place + 0.3], color="black", lw=2)
+        axis.axvline(1.0, color="0.6", lw=1, ls="--")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:.2g}")
+        axis.tick_params(axis="x", which="minor", labelsize=7)
+        axis.set_yticks(range(len(rows)), [f"{name}: {one.quantity}" for name, one in rows])
+        axis.set(xlabel="tail over head classes, of each client; the line is their geometric mean")
+        axis.invert_yaxis()
 
 
 def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> Path:

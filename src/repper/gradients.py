@@ -105,7 +105,7 @@ def by_class_size(values: Values, labels: NDArray[np.int64], counts: NDArray[np.
 
 def over_clients(found: Sequence[BySize]) -> dict[str, float]:
     """Means over clients that have both; `ratio` is the geometric mean of tail over head."""
-    known = [one for one in found if one.tail > 0 and one.head > 0]
+    known = _with_both(found)
     ratios = np.array([one.tail / one.head for one in known])
     correlations = [one.correlation for one in found if np.isfinite(one.correlation)]
     return {
@@ -118,12 +118,25 @@ def over_clients(found: Sequence[BySize]) -> dict[str, float]:
     }
 
 
+def _with_both(found: Sequence[BySize]) -> list[BySize]:
+    return [one for one in found if one.tail > 0 and one.head > 0]
+
+
 @dataclass(frozen=True)
 class Measured:
-    """What a run's anchors have, over its clients: a summary for each quantity."""
+    """What a run's anchors have of a quantity: of every client, and a summary over them."""
 
     quantity: str
-    summary: dict[str, float]
+    clients: tuple[BySize, ...]
+
+    @property
+    def summary(self) -> dict[str, float]:
+        return over_clients(self.clients)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Tail over head, of each client that has both."""
+        return [one.tail / one.head for one in _with_both(self.clients)]
 
 
 def measure_run(run: Run, data: Dataset) -> list[Measured]:
@@ -160,7 +173,7 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
             if values is not None and len(values):
                 size = by_class_size(values, every.numpy(), counts)
                 found.setdefault(quantity, []).append(size)
-    return [Measured(quantity, over_clients(sizes)) for quantity, sizes in found.items()]
+    return [Measured(quantity, tuple(sizes)) for quantity, sizes in found.items()]
 
 
 def _mean(values: Sequence[float] | Values) -> float:

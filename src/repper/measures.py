@@ -158,18 +158,22 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
     return Extra("Who holds what", "Bubble plots in the folder `figures`.", cells)
 
 
-def gradients(panel: Panel, config: Config, data: Dataset) -> Extra:
-    """Section 5's claim on the gradients of tail classes, measured."""
+def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
+    """Section 5's claim on the gradients of tail classes, measured, and its figure."""
     cells = [
         ["method", "quantity", "tail", "head", "ratio", "larger for tail", "correlation"],
     ]
-    for name, run in cells_of(panel, config):
-        for measured in measure_run(run, data):
-            found = measured.summary
+    measured = {
+        name.partition("+")[0]: measure_run(run, data) for name, run in cells_of(panel, config)
+    }
+    figures.gradients(folder / f"gradients-{panel.folder}", measured)
+    for method, quantities in measured.items():
+        for one in quantities:
+            found = one.summary
             cells.append(
                 [
-                    name.partition("+")[0],
-                    measured.quantity,
+                    method,
+                    one.quantity,
                     *(f"{found[key]:.4g}" for key in ("tail", "head", "ratio")),
                     f"{found['larger_for_tail']:.0%} of {found['clients']:.0f}",
                     f"{found['correlation']:+.2f}",

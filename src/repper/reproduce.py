@@ -114,7 +114,7 @@ def _measured(
         yield from measures.join_all(experiment.newcomers, panel, config, how)
         extras.append(measures.newcomers(experiment.newcomers, panel, config, folder / FIGURES))
     if experiment.measure == "gradients":
-        extras.append(measures.gradients(panel, config, data))
+        extras.append(measures.gradients(panel, config, data, folder / FIGURES))
     if experiment.measure == "figures":
         extras.append(measures.draw(panel, config, data, folder / FIGURES))
     if experiment.measure == "averaged":

@@ -103,6 +103,7 @@ class Reproduction:
         """The pictures that were drawn, each with its caption."""
         for path in sorted((self.folder / FIGURES).glob("*.png")):
             words = path.stem.replace("bubbles-", "Who holds what: ").replace("-", " ")
+            words = words.replace("gradients ", "Gradients by the size of a class, ")
             yield CAPTIONS.get(path.stem, words), path
 
     def records(self) -> Iterator[dict[str, Any]]:
