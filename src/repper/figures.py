@@ -79,7 +79,7 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
     """Figure 1: one client's images by the encoder of every method."""
     first = next(iter(runs.values()))
     own = _of_client(data, read_partition(first.folder / PARTITION, data), client)
-    with _drawing(path, 2.5 * len(runs), 3.3, columns=len(runs)) as (figure, axes):
+    with _drawing(path, 2.7 * len(runs), 3.3, columns=len(runs)) as (figure, axes):
         figure.suptitle(f"client {client}, {len(own)} training images", fontsize=10)
         for place, (name, run) in enumerate(runs.items()):
             spec, params = read_encoder(run.folder)
