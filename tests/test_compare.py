@@ -72,6 +72,9 @@ def test_what_there_is_of_an_unfinished_comparison_is_its_whole_seeds(done):
     some = Comparison.of(folder, config, rows_of("ditto,fedavg"), seeds=1)
     assert ([line.row for line in some.lines], some.so_far) == (["fedavg+keep"], "1 of 2 rows")
     assert table(events).so_far == ""
+    assert Comparison.open(folder) == table(events)
+    for row in (Row("a", "b"), Row("a", "b", "none"), Row("lg-fedavg", "keep", "weak")):
+        assert Row.named(row.name) == row
 
 
 def test_all_rows_of_a_seed_have_the_same_clients_and_cohorts(done):

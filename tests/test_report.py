@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import repper as api
 from repper.config import Config
-from repper.embedding import FILE, embedding_of
+from repper.embedding import FILE, _some_clients, embedding_of
 from repper.errors import RepperError
+from repper.grid import CellStarted, compare, rows_of
+from repper.methods import METHODS
+from repper.newcomers import join_config
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
+from repper.partition import read_partition
 from repper.report import _sortable, charts, write_report
 from repper.report.html import Html, number, table, tag
 from repper.report.subject import command_of, subjects_of
@@ -67,6 +72,8 @@ def test_what_stands_beside_the_papers_numbers_is_sorted_by_ours():
         [cell[1] if isinstance(cell, tuple) else None for cell in row] for row in _sortable(rows)
     ]
     assert keys == [[None, 61.8, 1.2, 100.0, None], [None, -math.inf, -math.inf, 5.0, None]]
+    small = _sortable([["a", "1e-05"], ["b", "2.5e+03"]])
+    assert [row[1][1] for row in small] == [1e-05, 2500.0]
 
 
 def lightness(colour, sight=None):
@@ -108,11 +115,15 @@ def test_a_method_looks_the_same_everywhere():
     alone = looks(["lg-fedavg (averaged after training)", "fedrep", "repper"])
     assert alone["fedrep"] == rows["fedrep+finetune"]
     assert len({look.colour for look in alone.values()}) == 3
+    every = looks([*METHODS, "repper+svm", "fedavg+svm", "fedavg+linear"])
+    assert len(set(every.values())) == len(every)
+    assert looks(["local"])["local"] == every["local"] != every["repper"]
 
 
 def test_of_very_many_classes_the_commonest_have_colours():
     few = class_looks(np.array([9, 1, 1, 3]))
     assert few == {1: Look(1), 3: Look(3), 9: Look(1, 1)}
+    assert class_looks(np.zeros(0, np.int64)) == {}
     labels = np.repeat(np.arange(100), np.where(np.arange(100) >= 92, 3, 1))
     assert list(class_looks(labels)) == list(range(92, 100))
     drawn = charts.scatter(
@@ -131,6 +142,10 @@ def test_long_and_wide_names_are_cut_where_they_do_not_fit():
     for long in ("x" * 80, "\u6f22" * 80):
         assert charts._length(charts._short(long)) <= charts.LONGEST_LABEL
         assert charts._short(long).endswith("\u2026")
+    drawn = charts.heat("t", ["r"], ["x" * 30, "a"], np.array([[5.0, 6.0]]))
+    width = float(re.search(r'viewBox="0 0 (\d+)', drawn)[1])
+    # The first name leans over the second column and out of it.
+    assert width > charts._room(["r"]) + 46 / 2 + 0.57 * charts.LETTER * 30
     drawn = charts.heat("t", ["r" * 50], ["c"], np.array([[5.0]]))
     assert f"<title>{'r' * 50}</title>" in drawn
 
@@ -220,6 +235,9 @@ def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
         f"repper join --run {run.folder} --clients 3 --alpha 2.0 --personalize linear "
         "--epochs 4 --head-curve 1 --seed 1 --device cpu"
     )
+    # What `join` would choose by itself is named too where it was chosen otherwise.
+    same = join_config(run, {"seed": run.config.seed, "head_curve": 0}, same_clients=False)
+    assert "--head-curve 0 --seed 0" in command_of("run", same)
     again = repper(*shlex.split(subject.command)[1:], "--out", tmp_path / "again")
     assert again.returncode == 0, again.stderr
     found = api.open_run(tmp_path / "again").result
@@ -229,6 +247,64 @@ def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
     assert "3 clients, who fit heads on the encoder of a finished run" in page
     last = joined.mean_curve()[4]
     assert f"repper+linear: {last:.2f} at 4" in page
+
+
+def test_images_of_newcomers_are_seen_as_their_encoder_does(reported, tmp_path):
+    run = api.open_run(reported / "run")
+    joined = api.join(
+        run, data="digits", image_size=16, clients=3, head_epochs=2, out=tmp_path / "joined"
+    )
+    write_report([joined.folder], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "<figcaption>repper</figcaption>" in page
+    assert "How well the features part the classes" in page
+
+
+def test_a_report_does_without_images_that_are_others_now(tmp_path):
+    digits = api.load("digits")
+    for row in range(60):
+        path = tmp_path / "images" / str(digits.train.labels[row]) / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.train.images[row][0]).save(path)
+    settings = {"clients": 2, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    api.run(str(tmp_path / "images"), image_size=8, out=tmp_path / "run", **settings)
+    (tmp_path / "images" / "0" / "0.png").unlink(missing_ok=True)
+    Image.fromarray(digits.train.images[99][0]).save(tmp_path / "images" / "0" / "more.png")
+    write_report([tmp_path / "run"], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Not drawn, because the images are not here: " in page
+    assert "was made for other data" in page
+
+
+def test_of_large_runs_some_clients_are_looked_at(reported, monkeypatch):
+    run = api.open_run(reported / "run")
+    partition = read_partition(run.folder / "partition.json", api.load("digits"))
+    assert _some_clients(partition) == list(range(5))
+    sizes = {c: len(partition.train[c]) + len(partition.test[c]) for c in range(5)}
+    monkeypatch.setattr("repper.embedding.MOST_IMAGES", sum(sizes.values()) - 1)
+    fewer = _some_clients(partition)
+    assert 1 <= len(fewer) < 5
+    monkeypatch.setattr("repper.embedding.MOST_IMAGES", 1)
+    assert len(_some_clients(partition)) == 1
+
+
+def test_an_unfinished_comparison_says_how_to_run_the_whole(tmp_path):
+    config = Config(
+        clients=4, rounds=1, epochs=1, width=0.25, engine="serial", out=str(tmp_path / "c")
+    )
+    rows = rows_of("repper+linear,fedavg,fedavg+finetune", "fedavg=none")
+    running = compare(config, rows, seeds=2)
+    next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
+    running.close()
+    [subject], _ = subjects_of(tmp_path / "c")
+    assert list(subject.rows) == ["repper+linear"]
+    assert subject.command.endswith(
+        "--methods repper+linear,fedavg+keep,fedavg+finetune --seeds 2 --augment-for fedavg=none"
+    )
+    write_report([tmp_path / "c"], tmp_path / "r.html", tsne=False)
+    page = (tmp_path / "r.html").read_text()
+    assert "Not finished: 1 of 3 rows so far." in page
+    assert "<fieldset" not in page  # a filter of one row would hide its clients
 
 
 def test_a_report_of_the_folder_one_is_in_has_its_name(reported, monkeypatch, tmp_path):

@@ -21,6 +21,7 @@ from repper.experiments.claims import Finding, Numbers, claims_of
 from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
 from repper.panels import PanelResult, epochs_in, panel_config
+from repper.progress import Display
 from repper.report import write_report
 from repper.reproduce import reproduce
 from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
@@ -244,6 +245,7 @@ def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
     line = found.tables("{}", "{}")[0].cells[1]
     assert line[2:] == ["not run (80.00)", "not run"]
     assert "Not finished: 1 of 3 rows so far. Accuracy in %" in found.markdown()
+    assert "; one seed so far." in found.markdown()
     write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
     assert "Not finished: 1 of 3 rows so far." in (tmp_path / "page.html").read_text()
 
@@ -253,6 +255,27 @@ def test_a_finished_table_is_only_read(done):
     again = list(reproduce(TWO, TINY, folder, resume=True, how=how))
     assert not any(isinstance(event, CellStarted) for event in again)
     assert again[-1].reproduction.panels[0].ours() == events[-1].reproduction.panels[0].ours()
+
+
+def test_with_more_seeds_a_table_is_not_finished(done):
+    *_, events = done
+    result = events[-1].reproduction
+    assert not result.unfinished  # CINIC-10 will never be here
+    more = dataclasses.replace(result, seeds=2)
+    assert more.unfinished
+    assert more.claim_cells()[1][2].startswith(("yes so far", "no so far"))
+
+
+def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    clock = iter([0.0, 0.0, 100.0, 200.0])
+    monkeypatch.setattr("repper.progress.time.monotonic", lambda: next(clock, 200.0))
+    with Display() as display:
+        for share in (1.0, 0.9, 0.8):
+            display.show(WorkLeft(share))
+        [task] = display._bars.tasks
+    assert task.completed == 20
+    assert task.fields["note"] == "20% of all is done, 13:20 left"
 
 
 def test_a_folder_of_something_else_is_refused(done, tmp_path):
@@ -321,9 +344,10 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     drawn = (tmp_path / "out" / "figures" / "gradients-early.svg").read_text()
     assert drawn.count("<!-- repper: ") == 3
     assert drawn.count("<!-- fedavg: ") == 2
-    assert "![Gradients by the size of a class, early](figures/gradients-early.png)" in (
-        tmp_path / "out" / "table.md"
-    ).read_text()
+    assert (
+        "![Gradients by the size of a class, early](figures/gradients-early.png)"
+        in (tmp_path / "out" / "table.md").read_text()
+    )
     # A stroke would end a cell.
     assert r"| sum of \|P - X\| |" in (tmp_path / "out" / "table.md").read_text()
 

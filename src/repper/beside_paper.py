@@ -87,7 +87,9 @@ def order_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
     return table
 
 
-def claim_cells(experiment: Experiment, panels: Sequence[PanelResult], shown: int) -> Cells:
+def claim_cells(
+    experiment: Experiment, panels: Sequence[PanelResult], shown: int, unfinished: bool
+) -> Cells:
     """Every claim, computed from the paper's numbers and from ours, with so many cases each."""
     printed = Numbers(
         {
@@ -97,8 +99,14 @@ def claim_cells(experiment: Experiment, panels: Sequence[PanelResult], shown: in
         }
     )
     ours = Numbers(*(_known(panels, name) for name in ("accuracy", "head_classes", "tail_classes")))
-    table = [["claim", "in the paper's numbers", "in ours", "cases in ours that decide it"]]
-    unfinished = any(result.unfinished for result in panels)
+    table = [
+        [
+            "claim",
+            "in the paper's numbers",
+            "in ours",
+            "against it, or for it where some are enough, in ours",
+        ]
+    ]
     for claim in claims_of(experiment.name) if printed.accuracy else ():
         paper, own = claim.find(printed), claim.find(ours)
         said = f"{paper.verdict} ({paper.holds} of {paper.cases})"
@@ -108,7 +116,7 @@ def claim_cells(experiment: Experiment, panels: Sequence[PanelResult], shown: in
                 claim.text,
                 said if paper.cases else "not printed",
                 f"{own.verdict}{so_far} ({own.holds} of {own.cases})",
-                own.listed(shown) or "-",
+                f"{own.side}: {own.listed(shown)}" if own.evidence else "-",
             ]
         )
     return table if len(table) > 1 else []

@@ -159,7 +159,9 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     report.add_argument("folders", nargs="+", metavar="FOLDER", help="what was --out of those")
     report.add_argument("--out", metavar="FILE", default="report.html", help="the page to write")
     report.add_argument(
-        "--no-tsne", action="store_true", help="leave the pictures of features out: quicker"
+        "--no-tsne",
+        action="store_true",
+        help="leave out what needs the images, pictures of features and their numbers: quicker",
     )
 
     add_commands(add)

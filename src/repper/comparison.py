@@ -38,6 +38,14 @@ class Row:
             self.augment, f" ({self.augment} augmentation)"
         )
 
+    @classmethod
+    def named(cls, name: str) -> Row:
+        """The row that has this name."""
+        main, _, own = name.partition(" (")
+        method, _, personalize = main.partition("+")
+        level = own.removesuffix(" augmentation)") or None
+        return cls(method, personalize, "none" if level == "no" else level)
+
     @property
     def training(self) -> tuple[str, str | None]:
         """Rows of the same training differ only in what clients do last."""
@@ -89,14 +97,24 @@ class Line:
 class Comparison:
     """The lines of a comparison, and the row that differences are to (RepPer's, if it is there).
 
-    `so_far` says how much there is of one that is not finished.
+    Of one that is not finished, `asked_rows` and `asked_seeds` are more than it has.
     """
 
     folder: Path
     reference: str
     seeds: tuple[int, ...]
     lines: tuple[Line, ...]
-    so_far: str = ""
+    asked_rows: tuple[str, ...]
+    asked_seeds: int
+
+    @property
+    def so_far(self) -> str:
+        """How much there is of a comparison that is not finished."""
+        if len(self.lines) < len(self.asked_rows):
+            return f"{len(self.lines)} of {len(self.asked_rows)} rows"
+        if len(self.seeds) < self.asked_seeds:
+            return f"{len(self.seeds)} of {self.asked_seeds} seeds"
+        return ""
 
     @classmethod
     def of(cls, folder: Path, config: Config, rows: Sequence[Row], seeds: int) -> Comparison | None:
@@ -104,11 +122,10 @@ class Comparison:
         numbers = range(config.seed, config.seed + seeds)
         cells = {row: {seed: Run(row.cell(folder, seed)) for seed in numbers} for row in rows}
         done = [seed for seed in numbers if all(cells[row][seed].finished for row in rows)]
-        so_far = f"{len(done)} of {seeds} seeds" if len(done) < seeds else ""
+        asked = tuple(row.name for row in rows)
         if not done:
-            total, done = len(rows), [config.seed]
+            done = [config.seed]
             rows = [row for row in rows if cells[row][config.seed].finished]
-            so_far = f"{len(rows)} of {total} rows"
         if not rows:
             return None
         runs = {row: [cells[row][seed] for seed in done] for row in rows}
@@ -118,7 +135,7 @@ class Comparison:
             _line(row.name, of_row, accuracies[row], accuracies[reference], row == reference)
             for row, of_row in runs.items()
         ]
-        return cls(folder, reference.name, tuple(done), tuple(lines), so_far)
+        return cls(folder, reference.name, tuple(done), tuple(lines), asked, seeds)
 
     @classmethod
     def open(cls, folder: Path) -> Comparison:
@@ -126,8 +143,10 @@ class Comparison:
         found = read_json(folder / f"{TABLE}.json")
         try:
             lines = tuple(Line(**line) for line in found["rows"])
-            so_far = found.get("so_far", "")
-            return cls(folder, found["reference"], tuple(found["seeds"]), lines, so_far)
+            rows = tuple(found.get("asked_rows") or (line.row for line in lines))
+            seeds = tuple(found["seeds"])
+            asked = found.get("asked_seeds", len(seeds))
+            return cls(folder, found["reference"], seeds, lines, rows, asked)
         except (KeyError, TypeError) as error:
             raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
 
@@ -150,7 +169,8 @@ class Comparison:
             "comparison": str(self.folder),
             "reference": self.reference,
             "seeds": list(self.seeds),
-            **({"so_far": self.so_far} if self.so_far else {}),
+            "asked_rows": list(self.asked_rows),
+            "asked_seeds": self.asked_seeds,
             "rows": [asdict(line) for line in self.lines],
         }
 

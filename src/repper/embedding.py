@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from repper.augment import normalize
 from repper.datasets.dataset import Dataset, Split
+from repper.datasets.shape import shaped
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.evaluate import (
     head_classes,
@@ -26,11 +28,13 @@ from repper.evaluate import (
 )
 from repper.files import write_atomically
 from repper.params import Params, digest, load_params
-from repper.partition import read_partition
+from repper.partition import Partition, read_partition
 from repper.run_folder import PARTITION
 from repper.runs import Run
 
 FILE = "embedding.json"
+MOST_IMAGES = 20_000
+"""How many images of clients a report looks at: minutes for a large encoder."""
 METRIC = "cosine"
 """By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
@@ -63,26 +67,40 @@ class Embedding:
     points: NDArray[np.float64]
     labels: NDArray[np.int64]
     parting: Parting
+    clients: int
+    """How many clients the parting is of: of large runs, some that were drawn."""
 
 
 def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
     """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
     spec, params = read_encoder(run.folder)
+    data = shaped(data, spec.channels, spec.size)
     key = {"encoder": digest(params), "count": count, "data": data.name, "metric": METRIC}
     path = run.folder / FILE
     kept = _read(path) if path.is_file() else None
     if kept is None or kept["key"] != key:
+        clients = _some_clients(read_partition(run.folder / PARTITION, data))
         tested = _sample(data.test, count)
         points = embed(features_of(spec, params, tested.images))
         kept = {
             "key": key,
             "points": np.round(points, 2).tolist(),
             "labels": tested.labels.tolist(),
-            **asdict(parting_of(run, data)),
+            **asdict(parting_of(run, data, clients)),
+            "clients": len(clients),
         }
         write_atomically(path, json.dumps(kept))
     parting = Parting(tuple(kept["silhouette"]), tuple(kept["nearest"]))
-    return Embedding(np.array(kept["points"]), np.array(kept["labels"]), parting)
+    points, labels = np.array(kept["points"]), np.array(kept["labels"])
+    return Embedding(points, labels, parting, kept["clients"])
+
+
+def _some_clients(partition: Partition) -> list[int]:
+    """All clients, or as many as have not too many images to look at."""
+    order = np.random.default_rng(0).permutation(partition.clients)
+    sizes = [len(partition.train[client]) + len(partition.test[client]) for client in order]
+    count = max(1, int(np.searchsorted(np.cumsum(sizes), MOST_IMAGES, side="right")))
+    return sorted(int(client) for client in order[:count])
 
 
 def embed(r: NDArray[Any]) -> NDArray[np.float64]:
@@ -95,8 +113,8 @@ def embed(r: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(points, np.float64)
 
 
-def parting_of(run: Run, data: Dataset) -> Parting:
-    """How a run's common encoder parts the classes of every client's own images.
+def parting_of(run: Run, data: Dataset, clients: Iterable[int] | None = None) -> Parting:
+    """How a run's common encoder parts the classes of all clients' own images, or of some.
 
     A test image is given the class of the client's nearest training image: more votes would let
     a class of few images win hardly ever, whatever the encoder.
@@ -105,7 +123,7 @@ def parting_of(run: Run, data: Dataset) -> Parting:
     partition = read_partition(run.folder / PARTITION, data)
     counts, _ = partition.counts(data)
     parted, votes = list[Groups](), []
-    for client in range(partition.clients):
+    for client in range(partition.clients) if clients is None else clients:
         own, tested = partition.train[client], partition.test[client]
         if not len(tested):
             continue
@@ -116,7 +134,7 @@ def parting_of(run: Run, data: Dataset) -> Parting:
         votes.append(score(client, "nearest", held, labels, voted))
         parted.append(silhouettes(r, labels, head_classes(held), tail_classes(held)))
     return Parting(
-        tuple(mean_of(column) for column in zip(*parted, strict=True)),
+        tuple(mean_of(column) for column in zip(*parted, strict=True)) or (None,) * len(GROUPS),
         (
             mean_of(s.accuracy for s in votes),
             mean_of(s.head_classes for s in votes),
@@ -152,7 +170,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         kept: dict[str, Any] = json.loads(path.read_text())
     except ValueError:
         return None
-    wanted = {"key", "points", "labels", "silhouette", "nearest"}
+    wanted = {"key", "points", "labels", "silhouette", "nearest", "clients"}
     return kept if isinstance(kept, dict) and kept.keys() == wanted else None
 
 

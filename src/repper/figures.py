@@ -22,7 +22,7 @@ from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
 from repper.gradients import Measured
-from repper.palette import class_looks, looks
+from repper.palette import Look, class_looks, looks
 from repper.params import Params, clone, is_encoder, read_params, select
 from repper.partition import Partition, read_partition, split
 from repper.plots import STYLE, bubbles, save
@@ -53,18 +53,22 @@ def _drawing(
 
 
 def _scatter(
-    axes: Axes, r: NDArray[np.float32], labels: NDArray[np.int64], title: str, note: str = ""
+    axes: Axes,
+    r: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    shown: Mapping[int, Look],
+    title: str,
+    note: str = "",
 ) -> None:
     """Features in the plane; below, how well they part the classes of these images."""
-    points, shown = embed(r), class_looks(labels)
+    points = embed(r)
     grey = points[~np.isin(labels, list(shown))]
     axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=5, linewidths=0)
     for label, look in shown.items():
         own = points[labels == label]
-        face = look.light if look.turn == 0 else "none"
         axes.scatter(
-            own[:, 0], own[:, 1], s=9, marker=look.marker, facecolors=face, edgecolors=look.light,
-            linewidths=0 if look.turn == 0 else 0.6, alpha=0.9,
+            own[:, 0], own[:, 1], s=9, marker=look.marker, facecolors=look.face,
+            edgecolors=look.light, linewidths=0 if look.turn == 0 else 0.6, alpha=0.9,
         )  # fmt: skip
     [silhouette] = silhouettes(r, labels)
     numbers = "" if silhouette is None else f"silhouette {silhouette:.2f}, "
@@ -81,13 +85,14 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
     own = _of_client(data, read_partition(first.folder / PARTITION, data), client)
     with _drawing(path, 2.7 * len(runs), 3.3, columns=len(runs)) as (figure, axes):
         figure.suptitle(f"client {client}, {len(own)} training images", fontsize=10)
+        shown = class_looks(own.labels)
         for place, (name, run) in enumerate(runs.items()):
             spec, params = read_encoder(run.folder)
             r = features_of(spec, params, own.images)
             origin = run.result["encoder_origin"]
             note = "" if origin == SHARED else origin
-            _scatter(axes[0, place], r, own.labels, name, note)
-        _class_legend(figure, data, own.labels)
+            _scatter(axes[0, place], r, own.labels, shown, name, note)
+        _class_legend(figure, data, own.labels, shown)
 
 
 def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
@@ -103,6 +108,9 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
     order = [int(c) for c in np.argsort(-evenness, kind="stable")]
     places = np.linspace(0, len(order) - 1, min(CLIENTS_SHOWN, len(order))).astype(int)
     chosen = [order[place] for place in places]
+    rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
+    every = Split(data.test.images[rows], data.test.labels[rows])
+    shown = class_looks(every.labels)
     spec, common = read_encoder(run.folder)
     with _drawing(path, 11, 7.2, columns=4, rows=2) as (figure, axes):
         for axis in axes.flat:
@@ -112,14 +120,12 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
             r = features_of(spec, local_encoder(run, data, partition, client), own.images)
             axis = axes.flat[place]
             axis.set_axis_on()
-            _scatter(axis, r, own.labels, f"client {client}", _held(data, counts[client]))
-        rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
-        every = Split(data.test.images[rows], data.test.labels[rows])
+            _scatter(axis, r, own.labels, shown, f"client {client}", _held(data, counts[client]))
         r = features_of(spec, common, every.images)
         axes.flat[len(chosen)].set_axis_on()
         note = "test images of all classes"
-        _scatter(axes.flat[len(chosen)], r, every.labels, "server", note)
-        _class_legend(figure, data, every.labels)
+        _scatter(axes.flat[len(chosen)], r, every.labels, shown, "server", note)
+        _class_legend(figure, data, every.labels, shown)
 
 
 def _held(data: Dataset, counts: NDArray[np.int64], most: int = 10) -> str:
@@ -163,7 +169,7 @@ def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[in
                     edgecolor=colour, linewidth=0.6, hatch="/////" if turn else None,
                 )  # fmt: skip
                 # A bar of no height would look like no bar.
-                zero = [place for place, height in zip(x, heights, strict=True) if not height]
+                zero = [at for at, height in zip(x, heights, strict=True) if not height]
                 axis.plot(zero, np.zeros(len(zero)), "x", ms=3, mew=0.8, color=colour)
             labels = [f"{classes[n]}\n{one.train[n]} images\n{one.tested[n]} tested" for n in order]
             axis.set_xticks(range(len(order)), labels, fontsize=7)
@@ -183,12 +189,14 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
                 color=look.light,
                 marker=look.marker,
                 ms=4,
+                markerfacecolor=look.face,
                 markevery=0.1,
             )
             finals = {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
             axes[0, 1].plot(
-                list(finals), list(finals.values()), look.marker, ms=4, color=look.light, label=name
-            )
+                list(finals), list(finals.values()), look.marker, ms=4, color=look.light,
+                markerfacecolor=look.face, label=name,
+            )  # fmt: skip
             axes[0, 1].set_xticks(list(finals))
         axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
         axes[0, 1].set(xlabel="client", ylabel="accuracy at the end, %")
@@ -208,9 +216,12 @@ def gradients(path: Path, measured: Mapping[str, Sequence[Measured]]) -> None:
             spread = [((number * 7) % 5 - 2) * 0.07 for number in range(len(one.ratios))]
             axis.plot(
                 one.ratios, np.full(len(spread), place) + spread, look[name].marker,
-                color=look[name].light, ms=4, alpha=0.8,
+                color=look[name].light, markerfacecolor=look[name].face, ms=4, alpha=0.8,
             )  # fmt: skip
-            axis.plot([one.summary["ratio"]] * 2, [place - 0.3, place + 0.3], color="black", lw=2)
+            # White around it, or it would not be seen among black dots.
+            for colour, width in (("white", 5), ("black", 2)):
+                ends = [place - 0.35, place + 0.35]
+                axis.plot([one.summary["ratio"]] * 2, ends, color=colour, lw=width)
         axis.axvline(1.0, color="0.6", lw=1, ls="--")
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
@@ -237,15 +248,13 @@ def _of_client(data: Dataset, partition: Partition, client: int) -> Split:
     return Split(data.train.images[rows], data.train.labels[rows])
 
 
-def _class_legend(figure: Figure, data: Dataset, labels: NDArray[np.int64]) -> None:
-    shown = class_looks(labels)
+def _class_legend(
+    figure: Figure, data: Dataset, labels: NDArray[np.int64], shown: Mapping[int, Look]
+) -> None:
     handles = [
-        Line2D(
-            [], [], marker=look.marker, ls="", ms=5, color=look.light,
-            markerfacecolor=look.light if look.turn == 0 else "none",
-        )
+        Line2D([], [], marker=look.marker, ls="", ms=5, color=look.light, markerfacecolor=look.face)
         for look in shown.values()
-    ]  # fmt: skip
+    ]
     names = [data.classes[n] for n in shown]
     if len(shown) < len(np.unique(labels)):
         handles.append(Line2D([], [], marker="o", ls="", ms=5, color=OTHERS))

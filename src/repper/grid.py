@@ -25,6 +25,7 @@ from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
 from repper.plan import plan
+from repper.runs import Run
 
 SETTINGS = "comparison.toml"
 MOST_SEEDS = 1000
@@ -117,11 +118,12 @@ def compare(
         write_atomically(folder / SETTINGS, tomli_w.dumps(config.to_toml()))
         for number, (row, seed) in enumerate(cells, start=1):
             cell = row.config(config, seed, folder)
-            target = Path(str(cell.out))
-            if (target / run_folder.RESULT).is_file():
+            target = row.cell(folder, seed)
+            if Run(target).finished:
                 _check_same_images(target, data, hashes[seed])
                 continue
-            source = _trained(rows, row, config, seed, folder)
+            # Where heads are tested on the way, and may choose the round, each row trains itself.
+            source = None if config.evaluate_every else _trained(rows, row, seed, folder)
             if source:
                 if target.exists():
                     shutil.rmtree(target)
@@ -137,16 +139,11 @@ def compare(
         yield Compared(comparison)
 
 
-def _trained(rows: Sequence[Row], row: Row, config: Config, seed: int, folder: Path) -> Path | None:
-    """A finished run that has trained what this cell needs, if there is one.
-
-    Where heads are tested on the way, and may choose the round, each row trains for itself.
-    """
-    if config.evaluate_every:
-        return None
+def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | None:
+    """A finished run that has trained what this cell needs, if there is one."""
     for other in rows:
-        path = Path(str(other.config(config, seed, folder).out))
-        if other.training == row.training and (path / run_folder.RESULT).is_file():
+        path = other.cell(folder, seed)
+        if other.training == row.training and Run(path).finished:
             return path
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repper import figures, run_folder
+from repper import figures
 from repper.comparison import figure
 from repper.config import Config
 from repper.datasets.dataset import Dataset
@@ -34,7 +35,7 @@ def join_all(
     """Let new clients join every run of the panel, each in a folder of its own."""
     for name, run in cells_of(panel, config):
         target = Path(str(config.out)) / JOINED / name
-        if not (target / run_folder.RESULT).is_file():
+        if not Run(target).finished:
             yield from join(run, {**settings, **how, "out": str(target)}, resume=target.exists())
 
 
@@ -95,7 +96,7 @@ def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
 def join_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Iterator[Event]:
     """Fit heads on the mean encoder, by the same clients on the same images."""
     for _, run, target in _averages(panel, config):
-        if not (target / run_folder.RESULT).is_file():
+        if not Run(target).finished:
             same = {"personalize": run.result["personalize"], "seed": run.config.seed}
             yield from join(run, {**how, **same, "out": str(target)}, resume=target.exists())
 
@@ -174,9 +175,9 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
                 [
                     method,
                     one.quantity,
-                    *(f"{found[key]:.4g}" for key in ("tail", "head", "ratio")),
-                    f"{found['larger_for_tail']:.0%} of {found['clients']:.0f}",
-                    f"{found['correlation']:+.2f}",
+                    *(_known(found[key], ".4g") for key in ("tail", "head", "ratio")),
+                    _known(found["larger_for_tail"], ".0%", f" of {found['clients']:.0f}"),
+                    _known(found["correlation"], "+.2f"),
                 ]
             )
     note = (
@@ -187,3 +188,7 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
         "The paper says that anchors of tail classes get the larger gradients from RepPer's loss."
     )
     return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)
+
+
+def _known(value: float, form: str, unit: str = "") -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}{unit}"

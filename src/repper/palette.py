@@ -28,7 +28,10 @@ MANY_CLASSES = 2 * len(LIGHT)
 
 @dataclass(frozen=True)
 class Look:
-    """How something is drawn: its place among the colours, and which of those with it it is."""
+    """How something is drawn: its place among the colours, and which of those with it it is.
+
+    The first of a colour has filled markers and whole lines, others empty ones and dashes.
+    """
 
     colour: int
     turn: int = 0
@@ -43,18 +46,24 @@ class Look:
         return LIGHT[self.colour]
 
     @property
+    def face(self) -> str:
+        """What its markers are filled with, in Matplotlib's words."""
+        return "none" if self.turn else self.light
+
+    @property
     def marker(self) -> str:
         return MARKERS[self.colour]
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """How methods are drawn, or rows such as `fedavg+finetune`: rows of a method in its colour."""
-    methods, seen = list(METHODS), dict[int, int]()
-    found = {}
+    found, seen = dict[str, Look](), dict[str, int]()
     for name in names:
-        colour = methods.index(name.partition(" ")[0].partition("+")[0]) % len(LIGHT)
-        found[name] = Look(colour, seen.get(colour, 0))
-        seen[colour] = seen.get(colour, 0) + 1
+        method = name.partition(" ")[0].partition("+")[0]
+        own = Look.of(list(METHODS).index(method))
+        # Methods of one colour differ by one turn, so that a row's is none of theirs.
+        found[name] = Look(own.colour, own.turn + 2 * seen.get(method, 0))
+        seen[method] = seen.get(method, 0) + 1
     return found
 
 
@@ -65,5 +74,5 @@ def class_looks(labels: NDArray[np.int64]) -> dict[int, Look]:
         found = np.sort(found[np.argsort(-counts, kind="stable")[: len(LIGHT)]])
         return {int(label): Look(place) for place, label in enumerate(found)}
     # A class looks the same whoever holds it, as long as there are looks enough.
-    few = found.max() < MANY_CLASSES
+    few = max(found, default=0) < MANY_CLASSES
     return {int(n): Look.of(int(n) if few else place) for place, n in enumerate(found)}

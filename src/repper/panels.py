@@ -32,10 +32,10 @@ class PanelResult:
         """Accuracy by row."""
         return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether there is more to run; a panel without images never will be."""
-        return self.missing == NOT_RUN or bool(self.comparison and self.comparison.so_far)
+    def unfinished(self, seeds: int) -> bool:
+        """Whether there is more to run for so many seeds; without images there is not."""
+        found = self.comparison
+        return self.missing == NOT_RUN or bool(found and (found.so_far or len(found.seeds) < seeds))
 
     @property
     def lines(self) -> dict[str, Line]:
@@ -70,7 +70,7 @@ def cells_of(panel: Panel, config: Config) -> Iterator[tuple[str, Run]]:
     """The first seed's run of every row of a panel."""
     folder = Path(str(config.out))
     for row in rows_in(panel):
-        yield row.name, Run(Path(str(row.config(config, config.seed, folder).out)))
+        yield row.name, Run(row.cell(folder, config.seed))
 
 
 def epochs_in(config: Config) -> float:

@@ -18,6 +18,7 @@ from repper.errors import RepperError
 from repper.palette import LIGHT
 from repper.partition import Partition
 
+DOTS = LIGHT[1]
 FORMATS = (".png", ".svg", ".pdf")
 STYLE: Any = {
     "font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False, "axes.spines.right": False,
@@ -41,7 +42,7 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
         # The largest dot just fills its cell; areas, not diameters, are in proportion.
         largest = max(1.0, 72 * min(cell, row) * 0.95) ** 2
         sizes = counts[client, label] / counts.max() * largest
-        axes.scatter(client, label, s=sizes, color=LIGHT[1], alpha=0.75, linewidths=0)
+        axes.scatter(client, label, s=sizes, color=DOTS, alpha=0.75, linewidths=0)
         axes.set(xlabel="client", title=title, xlim=(-0.7, clients - 0.3))
         axes.set_ylim(-0.7, classes - 0.3)
         step = max(1, int(np.ceil(0.28 / cell)))
@@ -53,9 +54,7 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
         axes.set_axisbelow(True)
         shown = sorted({int(counts.max()), max(1, int(counts.max()) // 4)}, reverse=True)
         handles = [
-            axes.scatter(
-                [], [], s=n / counts.max() * largest, color=LIGHT[1], alpha=0.75, linewidths=0
-            )
+            axes.scatter([], [], s=n / counts.max() * largest, color=DOTS, alpha=0.75, linewidths=0)
             for n in shown
         ]
         axes.legend(

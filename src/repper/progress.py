@@ -105,8 +105,10 @@ class Display:
             self._whole_left = f"{1 - share:.0%} of all is done, {duration(left)} left"
         if self._bars is not None:
             if self._whole_bar is None:
-                self._whole_bar = self._bars.add_task("all trainings  ", total=100, note="%")
-            self._bars.update(self._whole_bar, completed=round(100 * (1 - share)))
+                self._whole_bar = self._bars.add_task("all trainings  ", total=100, note="")
+            done = round(100 * (1 - share))
+            # The bars' own guess looks at the last seconds only, and a percent may take longer.
+            self._bars.update(self._whole_bar, completed=done, note=self._whole_left)
 
     def _cell(self, event: CellStarted) -> None:
         """Begin anew for the next run of a comparison."""
@@ -223,7 +225,13 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
         console.print(note, soft_wrap=True, markup=False)
     for each in reproduction.tables("{}", "{}"):
         heading, *rows = each.cells
-        table = Table(*map(escape, heading), title=escape(each.title), title_justify="left")
+        table = Table(
+            *map(escape, heading),
+            title=escape(each.title),
+            title_justify="left",
+            caption=escape(each.note),
+            caption_justify="left",
+        )
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)

@@ -32,6 +32,7 @@ from repper.reproduce_events import (
     WorkLeft,
 )
 from repper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
+from repper.runs import Run
 
 
 def reproduce(
@@ -57,16 +58,15 @@ def reproduce(
             for panel in experiment.panels
         }
         results, extras, loaded = list[PanelResult](), list[Extra](), Loaded()
-        images, notes = _images(loaded, configs)
+        images, notes, missing = _images(loaded, configs)
         whole = sum(_passes(one, panel, seeds) * images[panel] for panel, one in configs.items())
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
-            try:
-                data = loaded.data_of(config)
-            except RepperError as error:
-                yield PanelMissing(panel, str(error))
+            if panel in missing:
+                yield PanelMissing(panel, missing[panel])
                 results.append(PanelResult(panel, None, without(config)))
                 continue
+            data = loaded.data_of(config)
             left = cell = 0.0
             for event in compare(config, rows_in(panel), seeds, data, resume=True):
                 if isinstance(event, CellStarted):
@@ -74,7 +74,7 @@ def reproduce(
                         _passes(one, other, seeds, unfinished=True) * images[other]
                         for other, one in list(configs.items())[number - 1 :]
                     )
-                    own = event.row.config(config, event.seed, folder)
+                    own = event.row.config(config, event.seed, Path(str(config.out)))
                     cell = 0.0 if event.trained else epochs_in(own) * images[panel]
                 elif isinstance(event, Started | RoundDone):
                     done = (
@@ -125,20 +125,18 @@ def _measured(
 
 def _images(
     loaded: Loaded, configs: Mapping[Panel, Config]
-) -> tuple[dict[Panel, int], dict[str, str]]:
-    """The number of training images of every panel, and what there is of each data set.
-
-    A panel without its data has none, which is said when it is its turn.
-    """
-    counts, notes = dict.fromkeys(configs, 0), dict[str, str]()
+) -> tuple[dict[Panel, int], tuple[str, ...], dict[Panel, str]]:
+    """How many training images panels have, what there is of each data set, and what is missing."""
+    counts, notes, missing = dict.fromkeys(configs, 0), list[str](), dict[Panel, str]()
     for panel, config in configs.items():
         try:
             data = loaded.data_of(config)
-        except RepperError:
+        except RepperError as error:
+            missing[panel] = str(error)
             continue
         counts[panel] = len(data.train)
-        notes[data.name] = data.note or f"{len(data.train)} train images"
-    return counts, notes
+        notes.append(f"{data.name}, {data.note or f'{len(data.train)} train images'}")
+    return counts, tuple(dict.fromkeys(notes)), missing
 
 
 def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:
@@ -148,7 +146,7 @@ def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) 
         cells = [row.config(config, seed, Path(str(config.out))) for row in rows_in(panel)]
         for method in dict.fromkeys(cell.method for cell in cells):
             own = [cell for cell in cells if cell.method == method]
-            done = any((Path(str(cell.out)) / run_folder.RESULT).is_file() for cell in own)
+            done = any(Run(Path(str(cell.out))).finished for cell in own)
             if not (unfinished and done):
                 total += epochs_in(own[0])
     return total

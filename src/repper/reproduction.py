@@ -6,8 +6,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ class Reproduction:
     seeds: int
     panels: tuple[PanelResult, ...]
     extras: tuple[Extra, ...] = ()
-    images: Mapping[str, str] = field(default_factory=dict)
-    """How many images there are of each data set, and of how many."""
+    images: tuple[str, ...] = ()
+    """What there is of each data set."""
 
     @classmethod
     def open(cls, folder: Path) -> Reproduction:
@@ -69,13 +69,13 @@ class Reproduction:
         except (KeyError, TypeError, ValueError) as error:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
         path = folder / FOUND
-        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}, "images": {}}
+        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
         results = [
             result_in(folder, panel, kept["missing"].get(panel.name, NOT_RUN))
             for panel in experiment.panels
         ]
         extras = tuple(Extra(**extra) for extra in kept["extras"])
-        images = kept.get("images", {})
+        images = tuple(kept.get("images", ()))
         return cls(folder, experiment, preset, seeds, tuple(results), extras, images)
 
     def write(self) -> None:
@@ -83,7 +83,7 @@ class Reproduction:
         content = {
             "extras": [asdict(extra) for extra in self.extras],
             "missing": {r.panel.name: r.missing for r in self.panels if r.missing},
-            "images": dict(self.images),
+            "images": self.images,
         }
         write_atomically(self.folder / FOUND, json.dumps(content, indent=2))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
@@ -172,6 +172,11 @@ class Reproduction:
         return "\n\n".join(parts) + "\n"
 
     @property
+    def unfinished(self) -> bool:
+        """Whether there is more to run, where there are images."""
+        return any(result.unfinished(self.seeds) for result in self.panels)
+
+    @property
     def printed(self) -> bool:
         """Whether the paper has numbers for this experiment."""
         return any(result.panel.printed for result in self.panels)
@@ -179,15 +184,19 @@ class Reproduction:
     def settings_text(self) -> list[str]:
         """How this was run, and every way in which it is not the paper's setting."""
         run = {len(r.comparison.seeds) for r in self.panels if r.comparison} or {self.seeds}
+        so_far = " so far" if self.unfinished else ""
         chance = " or ".join("one seed" if n == 1 else f"mean of {n} seeds" for n in sorted(run))
         command = f"repper reproduce {self.experiment.name} --preset {self.preset.name}"
         if self.seeds > 1:
             command += f" --seeds {self.seeds}"
-        notes = [f"Run again with `{command}`; {chance}.", *self._effort(), *self.experiment.notes]
+        notes = [
+            f"Run again with `{command}`; {chance}{so_far}.",
+            *self._effort(),
+            *self.experiment.notes,
+        ]
         notes.append(f"Where the paper leaves room: {READINGS}.")
         if self.images:
-            listed = [f"{name}, {count}" for name, count in self.images.items()]
-            notes.append(f"Images: {'; '.join(listed)}.")
+            notes.append(f"Images: {'; '.join(self.images)}.")
         departures: dict[str, list[str]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
@@ -204,8 +213,7 @@ class Reproduction:
                 text if len(panels) == every else f"{text} ({_in_short(panels)})"
                 for text, panels in departures.items()
             ]
-            named = " (lines have the paper's in their names)" if every > 1 else ""
-            notes.append(f"Not the paper's setting{named}: {'; '.join(listed)}.")
+            notes.append(f"Not the paper's setting: {'; '.join(listed)}.")
         for result in self.panels:
             if result.missing:
                 notes.append(f"{result.panel.name}: {result.missing}.")
@@ -233,7 +241,7 @@ class Reproduction:
 
     def claim_cells(self, shown: int = 3) -> list[list[str]]:
         """Every claim of the paper, computed from its numbers and from ours."""
-        return claim_cells(self.experiment, self.panels, shown)
+        return claim_cells(self.experiment, self.panels, shown, self.unfinished)
 
 
 def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:

@@ -29,14 +29,15 @@ class Numbers:
 class Finding:
     """How often a statement holds, of the cases that could be looked at.
 
-    `evidence` are the cases against it; where it says that there are some, those for it. It holds
-    if `enough` of the cases do.
+    `evidence` are the cases against it; where it says that there are some, those for it (`side`).
+    It holds if `enough` of the cases do.
     """
 
     holds: int
     cases: int
     evidence: tuple[str, ...]
     enough: float = 1.0
+    side: str = "against"
 
     @property
     def verdict(self) -> str:
@@ -211,7 +212,7 @@ def _all(
 def _any(changes: Mapping[str, float], holds: Callable[[float], bool]) -> Finding:
     """A claim that some cases exist: it holds wholly if there is one."""
     cases = {case: change for case, change in changes.items() if holds(change)}
-    return Finding(int(bool(cases)), int(bool(changes)), tuple(_texts(cases)))
+    return Finding(int(bool(cases)), int(bool(changes)), tuple(_texts(cases)), side="for")
 
 
 def _texts(cases: Mapping[str, float]) -> Iterator[str]:

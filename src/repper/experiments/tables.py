@@ -58,7 +58,7 @@ def table1() -> Experiment:
         "Table 1: participation, local epochs and skew, on CIFAR-10",
         tuple(panels),
         {"train_images": 5000, "rounds": 20},
-        ("The paper's IID is alpha 100.",),
+        ("The paper's IID is alpha 100. Lines are named by the paper's E.",),
     )
 
 

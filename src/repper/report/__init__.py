@@ -21,7 +21,7 @@ from repper.reproduction import Reproduction
 
 __all__ = ["write_report"]
 
-NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
 WITHOUT = ("", "-", "not run", "no data")
 """What a cell has instead of a number."""
 

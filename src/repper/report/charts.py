@@ -108,7 +108,8 @@ def strips(
         mean = to_x(float(np.mean(group)))
         note = f"{name}: mean {np.mean(group):.2f}"
         line = tag("title", note)
-        drawn.append(tag("line", line, x1=mean, x2=mean, y1=y - 13, y2=y + 13, class_="mean"))
+        for part in ("halo", "mean"):
+            drawn.append(tag("line", line, x1=mean, x2=mean, y1=y - 13, y2=y + 13, class_=part))
         kind = f"c{looks[name].colour}"
         marks.append(tag("g", *drawn, class_=kind, data_label=name))
         said.append(f"{note}, from {min(group):.2f} to {max(group):.2f}")
@@ -116,14 +117,21 @@ def strips(
 
 
 def heat(
-    title: str, rows: Sequence[str], columns: Sequence[str], values: Numbers, unit: str = "%"
+    title: str, rows: Sequence[str], columns: Sequence[str], values: Numbers, filtered: bool = False
 ) -> Html:
-    """A coloured cell per row and column, for values from 0 to 100; NaN is left empty."""
+    """A coloured cell per row and column, for percents; NaN is left empty.
+
+    `filtered` says that a filter shows and hides the rows.
+    """
     left, top = _room(rows), 16 + 0.82 * (_room(columns) - 12)
     wide = max(9.0, min(46.0, (WIDTH - left - 8) / len(columns)))
     high = 20.0 if len(rows) <= 40 else 12.0
-    # A name leans to the right of its column; the last one too needs its room there.
-    width = left + wide * len(columns) + 8 + 0.57 * (_room(columns[-1:]) - 12)
+    # A name leans to the right of its column, and may lean out of the last one.
+    ends = [
+        left + wide * (place + 0.5) + 3 + 0.6 * (_room([name]) - 12)
+        for place, name in enumerate(columns)
+    ]
+    width = 8 + max(left + wide * len(columns), *ends)
     height = top + high * len(rows) + 8
     marks = []
     for place, name in enumerate(columns):
@@ -144,7 +152,7 @@ def heat(
             share = value / 100
             drawn.append(
                 tag(
-                    "rect", tag("title", f"{row}, {column}: {value:.1f} {unit}"),
+                    "rect", tag("title", f"{row}, {column}: {value:.1f} %"),
                     x=f"{left + wide * c:.1f}", y=f"{top + high * r:.1f}", width=f"{wide - 1:.1f}",
                     height=high - 1, class_="heat", style=f"--share:{share:.3f}",
                 )
@@ -159,7 +167,7 @@ def heat(
                         class_="on-heat" + white,
                     )
                 )  # fmt: skip
-        marks.append(tag("g", *drawn, data_label=row))
+        marks.append(tag("g", *drawn, data_label=row if filtered else None))
         known = [
             f"{column} {value:.0f}"
             for column, value in zip(columns, values[r], strict=True)
@@ -200,8 +208,8 @@ def bubbles(
     ]
     marks.append(_text("client", left + cell * len(clients) / 2, height - 6, "middle"))
     said = [
-        f"{name}: {int(own.sum())} images of {np.count_nonzero(own)} classes, most of "
-        f"{classes[int(own.argmax())]} ({own.max()})"
+        f"{name}: {own.sum()} images of {np.count_nonzero(own)} classes"
+        + (f", most of {classes[int(own.argmax())]} ({own.max()})" if own.any() else "")
         for name, own in zip(clients, counts, strict=True)
     ]
     return _figure(

@@ -46,3 +46,12 @@ for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
     }
   });
 }
+// A drawing that scrolls, as on a phone, can be scrolled by keys too.
+const reach = () => {
+  for (const frame of document.querySelectorAll("figure .scroll:not([role])")) {
+    frame.toggleAttribute("tabindex", frame.scrollWidth > frame.clientWidth);
+    if (frame.hasAttribute("tabindex")) frame.tabIndex = 0;
+  }
+};
+addEventListener("resize", reach);
+reach();

@@ -76,13 +76,14 @@ def _results(subject: Subject) -> Iterator[Html]:
         return
     comparison = subject.comparison
     ranks = comparison.ranks()
+    several = len(comparison.seeds) > 1
     boxes = [
         tag("label", tag("input", type="checkbox", value=name, checked=True), f" {name}")
         for name in subject.rows
     ]
     said = tag("output", class_="unseen")
-    yield tag("fieldset", tag("legend", "Show"), *boxes, said, class_="filter")
-    several = len(comparison.seeds) > 1
+    if len(boxes) > 1:
+        yield tag("fieldset", tag("legend", "Show"), *boxes, said, class_="filter")
     heading = [
         "row", "accuracy", *(["±"] if several else []), "over clients", "head classes",
         "tail classes", "worst tenth", f"minus {comparison.reference}",
@@ -197,6 +198,8 @@ def _over_epochs(subject: Subject) -> Iterator[Html]:
     if series:
         yield tag("h3", "Over epochs of the heads")
         title = "Mean accuracy of the clients over epochs of their heads"
+        if len(subject.seeds) > 1:
+            title += ", first seed"
         yield charts.lines(title, "epoch", "accuracy, %", series)
 
 
@@ -227,7 +230,7 @@ def _classes(subject: Subject) -> Iterator[Html]:
         title = "Accuracy per class over all clients, %"
     if len(values):
         yield tag("h3", "Classes")
-        yield charts.heat(title, rows, classes, values)
+        yield charts.heat(title, rows, classes, values, filtered=len(subject.rows) > 1)
 
 
 def _by_class(correct: Counts, tested: Counts) -> charts.Numbers:
@@ -257,24 +260,26 @@ def _holdings(subject: Subject) -> Iterator[Html]:
 
 def _embeddings(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "What the encoders see")
+    drawn, seen, note = list[Html](), set[str](), MEANING
+    rows: list[list[Cell]] = []
     try:
         data = subject.first.config.load_data()
+        for name, runs in subject.rows.items():
+            method, result = name.partition("+")[0], runs[0].result
+            if method in seen:
+                continue
+            seen.add(method)
+            found = embedding_of(runs[0], data)
+            origin = result["encoder_origin"]
+            label = method if origin == SHARED else f"{method} ({origin})"
+            drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
+            silhouettes = [number(value, 3) for value in found.parting.silhouette]
+            rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
+            if found.clients < result["clients"]:
+                note = f"{MEANING} Of {found.clients} clients, which were drawn."
     except RepperError as error:
         yield tag("p", f"Not drawn, because the images are not here: {error}", class_="note")
         return
-    drawn, seen = list[Html](), set[str]()
-    rows: list[list[Cell]] = []
-    for name, runs in subject.rows.items():
-        method, result = name.partition("+")[0], runs[0].result
-        if method in seen:
-            continue
-        seen.add(method)
-        found = embedding_of(runs[0], data)
-        origin = result["encoder_origin"]
-        label = method if origin == SHARED else f"{method} ({origin})"
-        drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
-        silhouettes = [number(value, 3) for value in found.parting.silhouette]
-        rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
     yield tag(
         "p",
         "Test images by t-SNE of their features"
@@ -284,7 +289,7 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     )
     yield tag("div", *drawn, class_="side")
     heading = [f"{what}, {of}" for what in PARTING for of in GROUPS]
-    yield table("How well the features part the classes", ["encoder", *heading], rows, note=MEANING)
+    yield table("How well the features part the classes", ["encoder", *heading], rows, note=note)
 
 
 def _costs(subject: Subject) -> Iterator[Html]:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from repper.comparison import CELLS, TABLE, Comparison, Row
+from repper.comparison import TABLE, Comparison, Row
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.grid import SETTINGS as COMPARISON
 from repper.reproduction import SETTINGS as REPRODUCTION
 from repper.reproduction import Reproduction
-from repper.run_folder import CONFIG, RESULT, read_run_config
+from repper.run_folder import CONFIG, read_run_config
 from repper.runs import Run
 
 UNNAMED = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
 """Settings that change no result."""
+CHANGED_BY_JOIN = {"seed", "head_curve", "personalize"}
+"""Settings that are not the run's when nothing is said of them."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +70,20 @@ def _comparison(folder: Path, title: str) -> Subject:
     if not (folder / f"{TABLE}.json").is_file():
         raise RepperError(f"no run of the comparison in {folder} is finished yet")
     comparison = Comparison.open(folder)
-    common = Config(**read_config(folder / COMPARISON))
-    rows: dict[str, list[Run]] = {line.row: [] for line in comparison.lines}
-    augment: dict[str, str] = {}
-    for cell in sorted((folder / CELLS).iterdir()):
-        if (cell / RESULT).is_file():
-            run = Run(cell)
-            config = run.config
-            own = config.augment if config.augment != common.augment else None
-            name = Row(config.method, str(config.personalize), own).name
-            if name in rows and config.seed in comparison.seeds:
-                rows[name].append(run)
-                if own:
-                    augment[config.method] = own
-    if missing := [name for name, runs in rows.items() if not runs]:
+    rows = {
+        line.row: [Run(Row.named(line.row).cell(folder, seed)) for seed in comparison.seeds]
+        for line in comparison.lines
+    }
+    if missing := [name for name, runs in rows.items() if not all(run.finished for run in runs)]:
         raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
-    methods = ",".join(name.partition(" ")[0] for name in rows)
-    extra = f" --methods {methods}" + (
-        f" --seeds {len(comparison.seeds)}" if len(comparison.seeds) > 1 else ""
-    )
-    if augment:
+    asked = [Row.named(name) for name in comparison.asked_rows]
+    extra = "--methods " + ",".join(f"{row.method}+{row.personalize}" for row in asked)
+    if comparison.asked_seeds > 1:
+        extra += f" --seeds {comparison.asked_seeds}"
+    if augment := {row.method: row.augment for row in asked if row.augment}:
         extra += " --augment-for " + ",".join(f"{m}={level}" for m, level in augment.items())
-    return Subject(title, rows, comparison, command_of("compare", common) + extra)
+    common = Config(**read_config(folder / COMPARISON))
+    return Subject(title, rows, comparison, f"{command_of('compare', common)} {extra}")
 
 
 def command_of(command: str, config: Config) -> str:
@@ -120,9 +114,9 @@ def _join_command(config: Config) -> str:
     chosen = [
         name
         for name in JOIN_SETTINGS
-        if name not in UNNAMED | {"init", "init_clients"}
+        if name not in UNNAMED
         and (value := getattr(config, name)) is not None
-        and (value != OPTIONS[name].default or value != getattr(before, name))
+        and (name in CHANGED_BY_JOIN or {OPTIONS[name].default, getattr(before, name)} != {value})
     ]
     same = ["--same-clients"] if config.init_clients == "same" else []
     flags = [flag.replace("--head-epochs", "--epochs") for flag in _flags(config, chosen)]
