@@ -104,7 +104,7 @@ def claim_cells(
             "claim",
             "in the paper's numbers",
             "in ours",
-            "against it, or for it where some are enough, in ours",
+            "cases in ours",
         ]
     ]
     for claim in claims_of(experiment.name) if printed.accuracy else ():
