@@ -77,6 +77,32 @@ def test_what_there_is_of_an_unfinished_comparison_is_its_whole_seeds(done):
         assert Row.named(row.name) == row
 
 
+def test_trainings_of_another_folder_are_taken(done, digits, tmp_path):
+    folder, _ = done
+    config = Config(out=str(tmp_path / "other"), **QUICK)
+    rows = rows_of("repper+mlp,fedrep,ditto")
+    events = list(compare(config, rows, 1, digits, reuse=folder))
+    assert [e.trained for e in events if isinstance(e, CellStarted)] == [True, True, False]
+    taken, first = (
+        api.open_run(at / "cells" / "fedrep+keep-seed0") for at in (tmp_path / "other", folder)
+    )
+    for key in ("encoder_digest", "heads_digest", "accuracy", "cost"):
+        assert taken.result[key] == first.result[key], key
+    assert (taken.folder / "private").is_dir()
+    # Other settings, or other images, are another training.
+    longer = list(compare(
+        Config(out=str(tmp_path / "longer"), **QUICK | {"rounds": 1}), rows[1:2], 1, digits, reuse=folder
+    ))  # fmt: skip
+    assert not next(e for e in longer if isinstance(e, CellStarted)).trained
+    toy = make_dataset(train=600, test=120)
+    others = list(compare(
+        Config(out=str(tmp_path / "others"), **QUICK), rows[1:2], 1, toy, reuse=folder
+    ))  # fmt: skip
+    assert not next(e for e in others if isinstance(e, CellStarted)).trained
+    with pytest.raises(RepperError, match="there is no folder .*nothing to reuse trainings of"):
+        next(compare(config, rows, 1, digits, resume=True, reuse=tmp_path / "nothing"))
+
+
 def test_all_rows_of_a_seed_have_the_same_clients_and_cohorts(done):
     folder, _ = done
     hashes, cohorts = {}, {}

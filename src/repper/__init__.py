@@ -80,10 +80,14 @@ def compare(
     augment_for: dict[str, str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    reuse: Path | str | None = None,
     watch: Callable[[Any], object] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table."""
+    """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table.
+
+    Trainings of equal settings that are finished somewhere in the folder `reuse` are taken.
+    """
     try:
         from repper.grid import Compared, rows_of
         from repper.grid import compare as compare_rows
@@ -95,9 +99,11 @@ def compare(
     text = methods if isinstance(methods, str) else ",".join(methods)
     own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
     config, images = _config(data, settings)
+    folder = Path(reuse) if reuse is not None else None
     for event in compare_rows(
-        config, rows_of(text, own), seeds, images, resume=resume, overwrite=overwrite
-    ):
+        config, rows_of(text, own), seeds, images,
+        resume=resume, overwrite=overwrite, reuse=folder,
+    ):  # fmt: skip
         if watch is not None:
             watch(event)
     assert isinstance(event, Compared)

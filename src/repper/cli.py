@@ -39,6 +39,7 @@ EXAMPLES = """examples:
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
 """
+REUSE = "take trainings of equal settings that are finished in this folder, from another command"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,6 +129,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         "--augment-for", metavar="METHOD=LEVEL,...",
         help="another --augment for some methods, such as fedavg=none,fedprox=none",
     )  # fmt: skip
+    compare.add_argument("--reuse", metavar="DIR", help=REUSE)
     add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
 
     join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
@@ -150,6 +152,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     )
     reproduce.add_argument("--out", metavar="DIR", help="folder to write to")
     reproduce.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    reproduce.add_argument("--reuse", metavar="DIR", help=REUSE)
     reproduce.add_argument(
         "--estimate", action="store_true", help="only time some steps, and say what all would take"
     )
@@ -215,14 +218,19 @@ def _compare(options: argparse.Namespace) -> int:
     rows = rows_of(options.methods, options.augment_for)
     with Display() as display:
         for event in compare(
-            config, rows, seeds, resume=options.resume, overwrite=options.overwrite
-        ):
+            config, rows, seeds, resume=options.resume, overwrite=options.overwrite,
+            reuse=_reused(options),
+        ):  # fmt: skip
             display.show(event)
     if isinstance(event, Compared):
         print_comparison(event.comparison)
         if options.json:
             print(json.dumps(event.comparison.as_dict()))
     return 0
+
+
+def _reused(options: argparse.Namespace) -> Path | None:
+    return Path(options.reuse) if options.reuse else None
 
 
 def _reproduce(options: argparse.Namespace) -> int:
@@ -248,8 +256,9 @@ def _reproduce(options: argparse.Namespace) -> int:
         return 0
     with Display() as display:
         for event in reproduce(
-            experiment, preset, folder, seeds=seeds, resume=options.resume, how=how
-        ):
+            experiment, preset, folder, seeds=seeds, resume=options.resume,
+            reuse=_reused(options), how=how,
+        ):  # fmt: skip
             display.show(event)
     if isinstance(event, Reproduced):
         print_reproduction(event.reproduction)

@@ -96,15 +96,19 @@ def compare(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    reuse: Path | None = None,
 ) -> Iterator[CellStarted | Event | Compared]:
     """Run all cells that are not finished, and yield what happens.
 
     `config` holds what the cells have in common; the seeds are `config.seed` and those after it.
+    Trainings that are finished somewhere in the folder `reuse` are not made again.
     """
     if config.overrides:
         raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
+    if reuse is not None and not reuse.is_dir():
+        raise RepperError(f"there is no folder {reuse} to reuse trainings of")
     if not 1 <= seeds <= MOST_SEEDS:
         raise RepperError(f"--seeds must be 1 to {MOST_SEEDS}, got {seeds}")
     data = data or config.load_data()
@@ -123,7 +127,11 @@ def compare(
                 _check_same_images(target, data, hashes[seed])
                 continue
             # Where heads are tested on the way, and may choose the round, each row trains itself.
-            source = None if config.evaluate_every else _trained(rows, row, seed, folder)
+            source = None
+            if not config.evaluate_every:
+                source = _trained(rows, row, seed, folder)
+                if source is None and reuse is not None:
+                    source = _trained_elsewhere(reuse, cell, data, hashes[seed])
             if source:
                 if target.exists():
                     shutil.rmtree(target)
@@ -146,6 +154,25 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
         if other.training == row.training and Run(path).finished:
             return path
     return None
+
+
+def _trained_elsewhere(reuse: Path, cell: Config, data: Dataset, partition: str) -> Path | None:
+    """A finished run in another folder that differs from the cell at most in what is done last."""
+    wanted = _training(plan(cell, data).config)  # as it would stand in the run's own folder
+    for path in sorted(reuse.rglob(run_folder.RESULT)):
+        run = Run(path.parent)
+        if _training(run.config) == wanted:
+            try:
+                if read_partition(run.folder / run_folder.PARTITION, data).hash == partition:
+                    return run.folder
+            except RepperError:
+                continue  # of other images
+    return None
+
+
+def _training(config: Config) -> Mapping[str, object]:
+    settings = config.identity() | {"rounds": config.rounds}
+    return {key: value for key, value in settings.items() if key != "personalize"}
 
 
 def _clear(folder: Path) -> None:

@@ -42,9 +42,12 @@ def reproduce(
     *,
     seeds: int = 1,
     resume: bool = False,
+    reuse: Path | None = None,
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[ReproduceEvent]:
     """Run all cells that are not finished, and write our numbers beside the paper's.
+
+    Trainings that are finished somewhere in the folder `reuse` are not made again.
 
     `how` are settings that change no result: `data_dir`, `download`, `engine`, `workers`,
     `device`.
@@ -68,7 +71,7 @@ def reproduce(
                 continue
             data = loaded.data_of(config)
             left = cell = 0.0
-            for event in compare(config, rows_in(panel), seeds, data, resume=True):
+            for event in compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse):
                 if isinstance(event, CellStarted):
                     left = sum(
                         _passes(one, other, seeds, unfinished=True) * images[other]
