@@ -1,4 +1,4 @@
-"""Does it learn? RepPer beside FedAvg and two controls, over several seeds, as a Markdown table.
+"""Does it learn? RepPer beside baselines and two controls, over several seeds, as a Markdown table.
 
     .venv/bin/python benchmarks/learning.py --data digits --seeds 5
     .venv/bin/python benchmarks/learning.py --data cifar10 --seeds 3 --rounds 15
@@ -19,6 +19,8 @@ import repper
 ROWS = {
     "RepPer + linear": {"method": "repper", "personalize": "linear"},
     "FedAvg": {"method": "fedavg", "personalize": "keep"},
+    "FedAvg + finetune": {"method": "fedavg", "personalize": "finetune"},
+    "FedRep + finetune": {"method": "fedrep", "personalize": "finetune"},
     "FedAvg's encoder + linear": {"personalize": "linear", "rounds": 0, "init": "FedAvg"},
     "untrained encoder + linear": {"method": "repper", "personalize": "linear", "rounds": 0},
     "raw pixels + logistic": {"encoder": "pixels", "personalize": "logistic", "rounds": 0},
@@ -48,7 +50,7 @@ def main() -> None:
                 given["init"] = folder(options, given["init"], seed)
             runs.append(repper.run(data, out=folder(options, row, seed), resume=True, **given))
         figures = [[run.accuracy[column] for run in runs] for column in COLUMNS]
-        cells = [f"{np.mean(values):.1f} ± {np.std(values):.1f}" for values in figures]
+        cells = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in figures]
         print(f"| {row} |", " | ".join(cells), "|", flush=True)
 
 

@@ -195,6 +195,19 @@ def test_every_setting_is_in_the_help_with_its_default(repper):
         assert " ".join(option.help.split()) in text
 
 
+def test_help_says_what_a_command_has_by_default(repper):
+    joining = " ".join(repper("join", "--help").stdout.split())
+    assert "--clients X number of clients (default: the run's)" in joining
+    assert (
+        "--personalize linear|mlp|svm|logistic what a client does last (default: linear)" in joining
+    )
+    assert "seed of every random choice (default: the run's next)" in joining
+    assert "at least 10" not in joining
+    federating = " ".join(repper("federate", "--help").stdout.split())
+    assert "|local federated method (default: repper)" in federating
+    assert "--out X folder to write to (default: none: give one)" in federating
+
+
 @pytest.mark.parametrize("name", ["bubbles.png", "bubbles.svg", "bubbles.pdf"])
 def test_partition_draws_who_holds_what(repper, tmp_path, name):
     process = repper(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conftest import last_json, make_dataset
 from repper.comparison import Comparison, Row, interval
 from repper.config import Config
 from repper.errors import RepperError
-from repper.experiment import RoundDone
+from repper.experiment import RoundDone, Started
 from repper.grid import CellStarted, Compared, compare, rows_of
 
 QUICK = {
@@ -101,6 +102,67 @@ def test_trainings_of_another_folder_are_taken(done, digits, tmp_path):
     assert not next(e for e in others if isinstance(e, CellStarted)).trained
     with pytest.raises(RepperError, match="there is no folder .*nothing to reuse trainings of"):
         next(compare(config, rows, 1, digits, resume=True, reuse=tmp_path / "nothing"))
+    with pytest.raises(RepperError, match="leave out --evaluate-every"):
+        next(compare(
+            Config(out=str(tmp_path / "e"), evaluate_every=1, **QUICK), rows, 1, digits, reuse=folder
+        ))  # fmt: skip
+    assert not (tmp_path / "e").exists()
+
+
+def damage_checkpoint(run):
+    path = run / "checkpoint" / "last.safetensors"
+    path.write_bytes(path.read_bytes()[:-8] + bytes(8))
+
+
+def lose_rounds(run):
+    (run / "rounds.jsonl").write_text("")
+
+
+def lose_private(run):
+    shutil.rmtree(run / "private")
+
+
+@pytest.mark.parametrize("harm", [damage_checkpoint, lose_rounds, lose_private])
+def test_a_damaged_training_is_not_reused_and_own_work_stays(done, digits, tmp_path, harm):
+    folder, _ = done
+    shelf = tmp_path / "shelf"
+    shutil.copytree(folder / "cells" / "fedrep+keep-seed0", shelf / "one")
+    harm(shelf / "one")
+    # What is no run, or none that this version can read, is passed over.
+    (shelf / "other").mkdir()
+    (shelf / "other" / "result.json").write_text("{}")
+    shutil.copytree(folder / "cells" / "fedrep+keep-seed0", shelf / "newer")
+    with (shelf / "newer" / "config.toml").open("a") as file:
+        file.write("\nunheard-of = 1\n")
+    config = Config(out=str(tmp_path / "out"), **QUICK)
+    rows = rows_of("fedrep")
+    running = compare(config, rows, 1, digits)
+    next(event for event in running if isinstance(event, RoundDone))
+    running.close()
+    again = list(compare(config, rows, 1, digits, resume=True, reuse=shelf))
+    [cell] = [event for event in again if isinstance(event, CellStarted)]
+    assert not cell.trained
+    assert [str(shelf / "one") in damage for damage in cell.passed_over] == [True]
+    assert next(e for e in again if isinstance(e, Started)).finished_rounds == 1
+    first = api.open_run(folder / "cells" / "fedrep+keep-seed0")
+    assert api.open_run(rows[0].cell(tmp_path / "out", 0)).accuracy == first.accuracy
+
+
+def test_a_reused_training_keeps_where_it_was_made(done, digits, tmp_path):
+    folder, _ = done
+    shelf = tmp_path / "shelf"
+    shutil.copytree(folder / "cells" / "fedrep+finetune-seed0", shelf / "one")
+    path = shelf / "one" / "environment.json"
+    made = json.loads(path.read_text()) | {"processor": "an abacus"}
+    path.write_text(json.dumps(made))
+    list(
+        compare(
+            Config(out=str(tmp_path / "out"), **QUICK), rows_of("fedrep"), 1, digits, reuse=shelf
+        )
+    )
+    found = json.loads((tmp_path / "out/cells/fedrep+keep-seed0/environment.json").read_text())
+    assert (found["training"], found["reused"]) == (made, True)
+    assert found["processor"] != "an abacus"
 
 
 def test_all_rows_of_a_seed_have_the_same_clients_and_cohorts(done):

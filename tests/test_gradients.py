@@ -43,6 +43,22 @@ def test_the_contrastive_norm_is_autograds(seed, count, temperature):
     share = (similarity / temperature).fill_diagonal_(-1e9).softmax(1)
     same = (labels[:, None] == labels[None, :]).fill_diagonal_(False)
     assert anchors.factor == pytest.approx(1 - (share * same).sum(1)[has].numpy(), abs=1e-9)
+    # The three factors make the norm, and the last is the distance of two weighted means.
+    product = anchors.factor * anchors.shrink * anchors.apart / temperature
+    assert product == pytest.approx(anchors.norm, rel=1e-9)
+    if not has.any():
+        return
+    j = int(torch.nonzero(has)[0])
+    z = torch.nn.functional.normalize(r, dim=1)
+    tangent = z - (z @ z[j])[:, None] * z[j]
+    near = (similarity[j] / temperature).masked_fill(~same[j], -1e9).softmax(0)
+    means = [
+        (weight @ tangent) / weight.sum()
+        for weight in ((near - share[j]) * same[j], share[j] * ~same[j])
+        if weight.sum() > 0
+    ]
+    if len(means) == 2:
+        assert anchors.apart[0] == pytest.approx(float((means[0] - means[1]).norm()), rel=1e-6)
     assert ((anchors.hardness >= 0) & (anchors.hardness <= 1)).all()
 
 
@@ -51,6 +67,16 @@ def test_hard_positives_are_at_right_angles_and_easy_ones_coincide():
     anchors, has = contrastive_anchors(r, torch.tensor([0, 0, 1, 1]), 1.0)
     assert has.all()
     assert anchors.hardness == pytest.approx([1, 1, 0, 0], abs=1e-3)
+
+
+def test_the_other_view_of_an_image_can_be_left_out_of_its_hardness():
+    r = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    images = torch.tensor([0, 0, 1, 2])
+    anchors, _ = contrastive_anchors(r, torch.tensor([0, 0, 0, 1]), 1.0, images)
+    assert anchors.hardness == pytest.approx([0.5, 0.5, 1], abs=1e-3)
+    assert anchors.hardness_of_others == pytest.approx([1, 1, 1], abs=1e-3)
+    alone, _ = contrastive_anchors(r[:2], torch.tensor([0, 0]), 1.0, images[:2])
+    assert np.isnan(alone.hardness_of_others).all()
 
 
 def test_an_anchor_without_a_positive_is_left_out():

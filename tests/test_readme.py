@@ -9,25 +9,29 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+import repper as api
 from conftest import last_json
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+FLOWER = ("serve", "node", "federate")
+"""Commands of several machines, which have tests of their own."""
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+    return [text for kind, text in found if kind == language]
 
 
 def commands():
     lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("repper ")]
+    return [line for line in lines if line.startswith("repper ") and line.split()[1] not in FLOWER]
 
 
 def test_the_commands_work(repper, tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
     inline = re.findall(r"`(repper predict [^`]+)`", README)
-    assert len(commands()) >= 3
+    assert len(commands()) == 6
     assert inline
     for command in [*commands(), *inline]:
         trains = command.startswith(("repper run", "repper compare"))
@@ -47,7 +51,7 @@ def test_the_toml_works(repper, tmp_path):
 
 
 def test_the_python_works(tmp_path):
-    [code] = blocks("python")
+    code, _ = blocks("python")
     process = subprocess.run(
         [sys.executable, "-c", code.replace("rounds=10", "rounds=1")],
         cwd=tmp_path,
@@ -60,6 +64,22 @@ def test_the_python_works(tmp_path):
     accuracy, predictions = process.stdout.splitlines()
     assert 50 < float(accuracy.split()[0]) <= 100
     assert len(eval(predictions)) == 3
+
+
+def test_a_head_predicts_as_the_readme_says(tmp_path):
+    api.run("digits", clients=8, rounds=0, out=tmp_path / "runs" / "a", engine="serial")
+    _, code = blocks("python")
+    path = tmp_path / "runs" / "a" / "heads" / "7.safetensors"
+    assert 9_000 < path.stat().st_size < 12_000  # 11 kB
+    features = "import numpy as np\nfeatures = np.zeros((3, 256))\n"
+    process = subprocess.run(
+        [sys.executable, "-c", f"{features}{code}import sys\nassert 'torch' not in sys.modules"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    names = eval(process.stdout)
+    assert len(names) == 3
+    assert set(names) <= set("0123456789")
 
 
 def test_links_and_targets_exist():

@@ -1,5 +1,6 @@
 """The report: what it holds, that it escapes what it is given, and what it refuses."""
 
+import functools
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ from PIL import Image
 
 import repper as api
 from repper.config import Config
-from repper.embedding import FILE, _some_clients, embedding_of
+from repper.embedding import _some_clients, embedding_of
 from repper.errors import RepperError
 from repper.grid import CellStarted, compare, rows_of
 from repper.methods import METHODS
@@ -23,8 +24,9 @@ from repper.newcomers import join_config
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
 from repper.report import _sortable, charts, write_report
-from repper.report.html import Html, number, table, tag
+from repper.report.html import number, table, tag
 from repper.report.subject import command_of, subjects_of
+from repper.run_folder import EMBEDDING
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +124,7 @@ def test_a_method_looks_the_same_everywhere():
 
 def test_of_very_many_classes_the_commonest_have_colours():
     few = class_looks(np.array([9, 1, 1, 3]))
-    assert few == {1: Look(1), 3: Look(3), 9: Look(1, 1)}
+    assert few == {1: Look(1), 3: Look(3), 9: Look(4, 1)}
     assert class_looks(np.zeros(0, np.int64)) == {}
     labels = np.repeat(np.arange(100), np.where(np.arange(100) >= 92, 3, 1))
     assert list(class_looks(labels)) == list(range(92, 100))
@@ -272,8 +274,7 @@ def test_a_report_does_without_images_that_are_others_now(tmp_path):
     Image.fromarray(digits.train.images[99][0]).save(tmp_path / "images" / "0" / "more.png")
     write_report([tmp_path / "run"], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert "Not drawn, because the images are not here: " in page
-    assert "was made for other data" in page
+    assert re.search("repper is not drawn: [^<]* was made for other data", page)
 
 
 def test_of_large_runs_some_clients_are_looked_at(reported, monkeypatch):
@@ -321,17 +322,23 @@ def test_rows_of_one_training_share_a_picture(reported, page):
 
 
 def test_an_embedding_is_drawn_once(reported):
-    run, data = api.open_run(reported / "run"), api.load("digits")
-    first = embedding_of(run, data)
-    path = run.folder / FILE
-    before = path.stat().st_mtime_ns
-    again = embedding_of(run, data)
+    run, loads = api.open_run(reported / "run"), []
+
+    def load():
+        loads.append("digits")
+        return api.load("digits")
+
+    first = embedding_of(run, load)
+    path = run.folder / EMBEDDING
+    before, loads[:] = path.stat().st_mtime_ns, []
+    again = embedding_of(run, load)
     assert path.stat().st_mtime_ns == before
+    assert loads == []  # a folder that was moved away from its images keeps its picture
     assert np.array_equal(first.points, again.points)
     assert all(0 <= value <= 100 for value in first.parting.nearest)
     assert all(-1 <= value <= 1 for value in first.parting.silhouette)
     path.write_text("{}")
-    assert np.array_equal(embedding_of(run, data).points, first.points)
+    assert np.array_equal(embedding_of(run, load).points, first.points)
     assert json.loads(path.read_text())["nearest"] == list(first.parting.nearest)
 
 
@@ -339,7 +346,46 @@ def test_without_its_images_a_run_has_a_report_without_the_picture(reported, tmp
     data = api.Dataset("mine", ("a", "b"), *(_split(n) for n in (40, 20)))
     api.run(data, out=tmp_path / "mine", clients=2, rounds=1, epochs=1, engine="serial", width=0.25)
     write_report([tmp_path / "mine"], tmp_path / "r.html")
-    assert "Not drawn, because the images are not here" in (tmp_path / "r.html").read_text()
+    assert re.search("repper is not drawn: [^<]*mine", (tmp_path / "r.html").read_text())
+
+
+def test_a_picture_is_of_the_clients_that_are_there(tmp_path):
+    common = {"rounds": 0, "width": 0.25, "engine": "serial", "out": tmp_path / "run"}
+    load = functools.cache(lambda: api.load("digits"))
+    seen = []
+    for clients in (6, 3):
+        run = api.run("digits", clients=clients, overwrite=True, **common)
+        seen.append(embedding_of(run, load))
+    # The same encoder, which was not trained, on the images of others.
+    assert np.array_equal(seen[0].points, seen[1].points)
+    assert [one.clients for one in seen] == [6, 3]
+    assert seen[0].parting != seen[1].parting
+    write_report([run.folder], tmp_path / "r.html", tsne=False)
+    page = (tmp_path / "r.html").read_text()
+    assert "3 clients, who fit heads on an encoder that was not trained" in page
+
+
+def test_rows_of_one_method_can_be_told_apart_in_charts():
+    heads = [f"repper+{head}" for head in ("linear", "mlp", "svm", "logistic")]
+    series = [charts.Series(name, look, [1, 2], [1, 2]) for name, look in looks(heads).items()]
+    drawn = charts.lines("x", "round", "y", series)
+    kinds = re.findall(r'<svg [^>]*class="key wide ([^"]+)"', drawn)
+    assert len(set(kinds)) == 4
+    style = (Path(charts.__file__).parent / "page.css").read_text()
+    for turn in range(1, charts.TURNS + 1):
+        assert style.count(f".t{turn} .line") == style.count(f".t{turn} .mark") == 1
+
+
+def test_a_heat_map_says_that_it_is_not_of_all_clients(tmp_path):
+    data = api.Dataset("mine", ("a", "b"), *(_split(n) for n in (900, 450)))
+    run = api.run(
+        data, out=tmp_path / "many", clients=70, rounds=0, engine="serial", width=0.25,
+        partition="iid",
+    )  # fmt: skip
+    write_report([run.folder], tmp_path / "r.html", tsne=False)
+    page = (tmp_path / "r.html").read_text()
+    assert "no test image, the first 60 of 70 clients" in page
+    assert "Training images by client and class, the first 60 of 70 clients" in page
 
 
 def _split(count):
@@ -361,4 +407,3 @@ def test_the_command_line_says_where_the_report_is(repper, reported, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"Report: {(tmp_path / 'x.html').as_uri()}"
     assert "What the encoders see" not in (tmp_path / "x.html").read_text()
-    assert isinstance(tag("p"), Html)

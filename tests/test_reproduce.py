@@ -7,6 +7,11 @@ import html
 import io
 import json
 import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,8 +119,12 @@ def test_claims_are_computed_from_the_papers_own_numbers():
         "ten)": (19, 27),
         "more local epochs help RepPer": (9, 9),
         # The paper shows these in a figure and prints no numbers.
-        "baselines do worse on tail classes than on head classes": (0, 0),
-        "RepPer loses less from head to tail classes than baselines": (0, 0),
+        "baselines do worse on tail classes than on head classes (said of two clients in a "
+        "figure)": (0, 0),
+        "RepPer loses less from head to tail classes than baselines with classifiers of each "
+        "client's own (said of two clients in a figure)": (0, 0),
+        "RepPer loses less from head to tail classes than baselines with one classifier for all "
+        "(said of two clients in a figure)": (0, 0),
     }  # fmt: skip
     costs = found["skew (alpha 100 to 0.5) costs RepPer less than the baselines"]
     first = "lg-fedavg+finetune at C 0.2, E 10, alpha 100 to 0.5: -5.25, RepPer -9.58"
@@ -139,12 +148,17 @@ def test_who_is_first_is_looked_at_head_by_head():
 
 
 def test_claims_on_tail_classes_are_computed_from_our_lines():
-    _, worse, less = claims_of("table2")
-    head = {("x", "repper+linear"): 80.0, ("x", "a+keep"): 90.0, ("x", "b+keep"): 60.0}
-    tail = {("x", "repper+linear"): 60.0, ("x", "a+keep"): 40.0, ("x", "b+keep"): 61.0}
+    _, worse, than_own, than_common = claims_of("table2")
+    rows = ("repper+linear", "fedavg+keep", "fedavg+finetune", "fedrep+finetune")
+    head, tail = (
+        {("x", row): value for row, value in zip(rows, values, strict=True)}
+        for values in ((80.0, 60.0, 90.0, 70.0), (60.0, 61.0, 40.0, 55.0))
+    )
     numbers = Numbers({}, head, tail)
-    assert worse.find(numbers) == Finding(1, 2, ("b+keep at x: +1.00",))
-    assert less.find(numbers) == Finding(1, 2, ("b+keep at x: +1.00, RepPer -20.00",))
+    assert worse.find(numbers) == Finding(2, 3, ("fedavg+keep at x: +1.00",))
+    against = ("fedrep+finetune at x: -15.00, RepPer -20.00",)
+    assert than_own.find(numbers) == Finding(1, 2, against)
+    assert than_common.find(numbers).evidence == ("fedavg+keep at x: +1.00, RepPer -20.00",)
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +292,15 @@ def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
     assert task.fields["note"] == "20% of all is done, 13:20 left"
 
 
+def test_trainings_that_were_given_make_nothing_faster(capsys, monkeypatch):
+    clock = iter([0.0, 0.0, 100.0, 200.0])
+    monkeypatch.setattr("repper.progress.time.monotonic", lambda: next(clock, 200.0))
+    with Display() as display:
+        for share, given in ((0.5, 0.5), (0.4, 0.5), (0.3, 0.5)):
+            display.show(WorkLeft(share, given))
+        assert display._whole_left == "70% of all is done, 5:00 left"
+
+
 def test_a_folder_of_something_else_is_refused(done, tmp_path):
     folder, how, _ = done
     with pytest.raises(RepperError, match="already holds a reproduction: add --resume"):
@@ -315,10 +338,120 @@ def test_new_clients_join_every_run(tmp_path):
     assert run.result["clients"] == 3
     # The heads were done after 12 epochs, so later columns repeat the last.
     assert repper_line[3] == repper_line[5] == f"{run.accuracy['mean']:.2f}"
+    assert heading[6:8] == ["minus repper", "best for"]
+    assert repper_line[6:8] == ["-", str(sum(ahead))]
+    gains = [
+        float(b) - float(a)
+        for a, b in zip(repper_line[-1].split(), fedavg_line[-1].split(), strict=True)
+    ]
+    mean, low, high = (float(n) for n in re.findall(r"[-+][\d.]+", fedavg_line[6]))
+    assert mean == pytest.approx(np.mean(gains), abs=0.01)
+    assert (low + high) / 2 == pytest.approx(mean, abs=0.01)
+    assert (
+        "Images: digits, 1437 train and 360 test images of scikit-learn's digits; digits, "
+        in (tmp_path / "out" / "table.md").read_text()
+    )
     assert len(repper_line[-1].split()) == 3
     assert extra.title in (tmp_path / "out" / "table.md").read_text()
     *_, again = reproduce(experiment, TINY, tmp_path / "out", resume=True, how=how)
     assert again.reproduction.extras == last.reproduction.extras
+
+
+def test_without_the_newcomers_images_nothing_is_trained(tmp_path):
+    experiment = Experiment(
+        "new-clients",
+        "New clients",
+        (Panel("digits", {"data": "digits"}, ("repper+linear",)),),
+        {},
+        newcomers={"data": "cifar10", "clients": 3, "personalize": "linear"},
+    )
+    how = {"engine": "serial", "data_dir": str(tmp_path)}
+    with pytest.raises(RepperError, match="nothing of new-clients can be run: .*cifar10"):
+        next(reproduce(experiment, TINY, tmp_path / "out", how=how))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_found_stays_when_the_images_are_gone(tmp_path):
+    source = tmp_path / "data"
+    make_folder(source)
+    experiment = Experiment(
+        "gradients",
+        "Gradients",
+        (Panel("mine", {"data": str(source)}, ("repper+linear", "fedavg+keep")),),
+        {},
+        measure="gradients",
+    )
+    out, how = tmp_path / "out", {"engine": "serial"}
+    *_, first = reproduce(experiment, TINY, out, how=how)
+    whole = (out / "table.md").read_text()
+    assert "Gradients by the size of a class, mine" in whole
+    shutil.rmtree(source)
+    *_, again = reproduce(experiment, TINY, out, resume=True, how=how)
+    assert (out / "table.md").read_text() == whole
+    assert again.reproduction.extras == first.reproduction.extras
+
+
+def make_folder(path):
+    """Two classes of small pictures, of which one is brighter."""
+    random = np.random.default_rng(0)
+    for label, low in (("dark", 0), ("light", 128)):
+        (path / label).mkdir(parents=True)
+        for number in range(40 if low else 20):
+            pixels = random.integers(low, low + 128, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / label / f"{number}.png")
+
+
+def test_trainings_of_another_folder_are_reused(done, tmp_path):
+    folder, how, events = done
+    again = list(reproduce(TWO, TINY, tmp_path / "out", reuse=folder, how=how))
+    started = [event for event in again if isinstance(event, CellStarted)]
+    # The third row is of the second's training, which is here by then.
+    assert [(e.trained, e.reused) for e in started] == [(True, True), (True, True), (True, False)]
+    assert again[-1].reproduction.panels[0].ours() == events[-1].reproduction.panels[0].ours()
+    # What was taken is done, but not as fast as it was taken.
+    last = [event for event in again if isinstance(event, WorkLeft)][-1]
+    assert (last.share, last.given) == (0.0, pytest.approx(1.0))
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert re.search(r"- 2 trainings, .+; 2 of them were made by another command\.", text)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_reproduce import TINY, TWO
+from repper.reproduce import reproduce
+for event in reproduce(TWO, TINY, Path(sys.argv[2]), resume=True, how={"engine": "serial"}):
+    print(type(event).__name__, flush=True)
+"""
+
+
+def test_a_killed_reproduction_goes_on_and_ends_the_same(done, tmp_path):
+    whole = done[2][-1].reproduction
+    running = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path / "out")],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in running.stdout:
+        if line.strip() == "Finished":  # the first row is there, and the second begins
+            break
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    # What a kill can leave of a file, and of a row that was being branched off.
+    (tmp_path / "out" / ".table.md.1.tmp").write_text("half")
+    cells = tmp_path / "out" / "panels" / "digits-alpha-1" / "cells"
+    (cells / ".fedavg+finetune-seed0.tmp" / "heads").mkdir(parents=True)
+    rest = list(reproduce(TWO, TINY, tmp_path / "out", resume=True, how={"engine": "serial"}))
+    assert [e.row.name for e in rest if isinstance(e, CellStarted)][-1] == "fedavg+finetune"
+    assert rest[-1].reproduction.panels[0].ours() == whole.panels[0].ours()
+    assert sorted(path.name for path in cells.iterdir()) == [
+        f"{row}-seed0" for row in sorted(TWO.panels[0].rows)
+    ]
+
+
+def test_a_kill_at_the_first_file_leaves_a_folder_that_can_be_used(tmp_path):
+    (tmp_path / ".reproduction.json.1.tmp").write_text("half")
+    assert isinstance(next(reproduce(TWO, TINY, tmp_path, how={"engine": "serial"})), PanelStarted)
 
 
 def test_gradients_are_measured_on_finished_runs(tmp_path):
@@ -335,18 +468,21 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     found = {tuple(line[:2]): [float(n) for n in line[2:5]] for line in extra.cells[1:]}
     assert set(found) == {
         ("repper", "gradient norm"), ("repper", "sum of |P - X|"),
-        ("repper", "hardness of positives"), ("fedavg", "gradient norm"), ("fedavg", "|p - y|"),
+        ("repper", "1 / |r|"), ("repper", "distance of positives and negatives"),
+        ("repper", "hardness of positives"), ("repper", "hardness, without the own other view"),
+        ("fedavg", "gradient norm"), ("fedavg", "|p - y|"),
     }  # fmt: skip
     # Before much is learned, fewer positives have a smaller share of the softmax over all.
     tail, head, ratio = found["repper", "sum of |P - X|"]
     assert 1 > tail > head
     assert ratio > 1
     drawn = (tmp_path / "out" / "figures" / "gradients-early.svg").read_text()
-    assert drawn.count("<!-- repper: ") == 3
+    assert drawn.count("<!-- repper: ") == 6
+    assert drawn.count("<!-- early: after round 1 -->") == 1
     assert drawn.count("<!-- fedavg: ") == 2
     assert (
-        "![Gradients by the size of a class, early](figures/gradients-early.png)"
-        in (tmp_path / "out" / "table.md").read_text()
+        "![Gradients by the size of a class, early](figures/gradients-early.png)\n\n"
+        "*Gradients by the size of a class, early.*" in (tmp_path / "out" / "table.md").read_text()
     )
     # A stroke would end a cell.
     assert r"| sum of \|P - X\| |" in (tmp_path / "out" / "table.md").read_text()
@@ -470,10 +606,17 @@ def test_the_command_line(repper, tmp_path):
     wrong = repper("reproduce", "table2", "--seeds", "0")
     assert "--seeds must be at least 1" in wrong.stderr
     nothing = ("reproduce", "table2", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"))
-    for again in ((), ("--resume",)):
-        done = repper(*nothing, *again)
-        assert (done.returncode, done.stderr.count("left out: ")) == (0, 6)
-    assert "add --resume to go on with it" in repper(*nothing).stderr
+    for more, said in (
+        ((), "nothing of table2 can be run: "),
+        (("--device", "cuda:99"), "--device cuda:99 is not available"),
+        (("--reuse", str(tmp_path / "typo")), "to reuse trainings of"),
+        (("--seeds", "2000"), "--seeds must be 1 to 1000, got 2000"),
+        (("--estimate", "--reuse", str(tmp_path)), "leave out --reuse"),
+    ):
+        wrong = repper(*nothing, *more)
+        assert (wrong.returncode, said in wrong.stderr) == (2, True), wrong.stderr
+        assert wrong.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
     timed = repper("reproduce", "table2", "--estimate", "--data-dir", str(tmp_path))
     assert timed.returncode == 0
     assert timed.stdout.count("no estimate") == 6

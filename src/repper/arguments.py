@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,17 +19,30 @@ class Parser(argparse.ArgumentParser):
         raise RepperError(f"{message} (see {self.prog} --help)")
 
 
-def add_run_settings(parser: Parser, names: list[str]) -> None:
+def add_run_settings(
+    parser: Parser,
+    names: list[str],
+    defaults: Mapping[str, str] | None = None,
+    choices: Mapping[str, Iterable[str]] | None = None,
+) -> None:
     """What every command takes that trains into a folder."""
     parser.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
-    add_settings(parser, names)
+    add_settings(parser, names, defaults, choices)
     parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
 
 
-def add_settings(parser: Parser, names: list[str]) -> None:
-    """A flag for each setting; those not given stay None, so that a TOML file can give them."""
+def add_settings(
+    parser: Parser,
+    names: list[str],
+    defaults: Mapping[str, str] | None = None,
+    choices: Mapping[str, Iterable[str]] | None = None,
+) -> None:
+    """A flag for each setting; those not given stay None, so that a TOML file can give them.
+
+    `defaults` and `choices` are what help says where a command has others than `repper run`.
+    """
     groups: dict[str, Any] = {}
     for name in names:
         option = OPTIONS[name]
@@ -39,13 +53,20 @@ def add_settings(parser: Parser, names: list[str]) -> None:
                 f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
             )
             continue
-        default = f" (default: {option.default})" if option.default is not None else ""
+        known = (choices or {}).get(name) or (option.choices() if option.choices else ())
         groups[option.group].add_argument(
             f"--{option.key}",
             dest=name,
-            metavar="|".join(option.choices()) if option.choices else "X",
-            help=option.help + default,
+            metavar="|".join(known) or "X",
+            help=help_of(option, (defaults or {}).get(name)),
         )
+
+
+def help_of(option: Option, default: str | None = None) -> str:
+    """What an option means, with its default, or the one that a command has instead."""
+    if default is not None:
+        return re.sub(r" \(default: .*\)$", "", option.help) + f" (default: {default})"
+    return option.help + (f" (default: {option.default})" if option.default is not None else "")
 
 
 def flags(options: argparse.Namespace) -> dict[str, Any]:

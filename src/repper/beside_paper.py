@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy import stats
 
-from repper.comparison import figure
+from repper.comparison import figure, gain_text
 from repper.experiments.claims import Numbers, claims_of
 from repper.experiments.experiment import Experiment
 from repper.panels import NOT_RUN, PanelResult, rows_in
@@ -24,8 +24,9 @@ def number_cells(
     for result in panels:
         ours, marks = result.ours(), dict[str, str]()
         for group in _groups(experiment, ours):
-            ranked = sorted(group, key=ours.__getitem__, reverse=True)
-            marks |= dict(zip(ranked, (best, second), strict=False))
+            ranked = sorted({ours[row] for row in group}, reverse=True)
+            styles = dict(zip(ranked, (best, second), strict=False))  # equal rows share a rank
+            marks |= {row: styles[ours[row]] for row in group if ours[row] in styles}
         line = [result.panel.name]
         for row in rows:
             if row not in result.panel.rows:
@@ -139,13 +140,11 @@ def _lead(numbers: Mapping[str, float], result: PanelResult | None = None) -> st
     if not ours or not others:
         return "-"
     repper, best = (max(found, key=found.__getitem__) for found in (ours, others))
-    text = f"{ours[repper] - others[best]:+.2f}"
+    low = high = None
     if result and result.comparison:
         rows = {row.name: row for row in rows_in(result.panel)}
         _, low, high = result.comparison.paired(rows[repper], rows[best])
-        if low is not None and high is not None:
-            text += f" [{low:+.2f}, {high:+.2f}]"
-    return text
+    return gain_text(ours[repper] - others[best], low, high)
 
 
 def _repper_first(names: Iterable[str]) -> list[str]:

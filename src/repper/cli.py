@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repper import __version__
-from repper.arguments import Parser, add_run_settings, add_settings, count, flags, settings
+from repper.arguments import (
+    Parser,
+    add_run_settings,
+    add_settings,
+    count,
+    flags,
+    help_of,
+    settings,
+)
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, missing_extra, nearest, unknown
 from repper.experiments import EXPERIMENTS
 from repper.experiments.experiment import PRESETS
 from repper.federation_cli import add_commands
+from repper.heads import HEADS
 from repper.methods import METHODS
 
 if TYPE_CHECKING:
@@ -39,6 +48,15 @@ EXAMPLES = """examples:
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
 """
+JOIN_DEFAULTS = {
+    "personalize": "linear",
+    "head_curve": "1",
+    "seed": "the run's next",
+    "train_images": "the run's; all of another data set",
+    "partition": "the run's if it deals images; else dirichlet",
+    "image_size": "a data set's own, the encoder's for a folder",
+}
+"""What newcomers do not take from the run as it is."""
 REUSE = "take trainings of equal settings that are finished in this folder, from another command"
 
 
@@ -138,8 +156,13 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         "--same-clients", action="store_true",
         help="the run's own clients, with a new class mix, instead of new ones",
     )  # fmt: skip
-    join.add_argument("--epochs", dest="head_epochs", metavar="X", help=OPTIONS["head_epochs"].help)
-    add_run_settings(join, [name for name in JOIN_SETTINGS if name != "head_epochs"])
+    defaults = {n: JOIN_DEFAULTS.get(n, "the run's") for n in JOIN_SETTINGS if n != "out"}
+    join.add_argument(
+        "--epochs", dest="head_epochs", metavar="X",
+        help=help_of(OPTIONS["head_epochs"], defaults["head_epochs"]),
+    )  # fmt: skip
+    names = [name for name in JOIN_SETTINGS if name != "head_epochs"]
+    add_run_settings(join, names, defaults, {"personalize": HEADS})
 
     reproduce = add("reproduce", "run a table of the paper, and put ours beside it", _reproduce)
     reproduce.add_argument("experiment", metavar="|".join(EXPERIMENTS), help="which one")
@@ -154,7 +177,9 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     reproduce.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     reproduce.add_argument("--reuse", metavar="DIR", help=REUSE)
     reproduce.add_argument(
-        "--estimate", action="store_true", help="only time some steps, and say what all would take"
+        "--estimate",
+        action="store_true",
+        help="only time some steps, and say what all trainings would take",
     )
     add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device"])
 
@@ -252,6 +277,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper reproduce") from error
     if options.estimate:
+        if options.reuse or options.resume:
+            raise RepperError("--estimate is of all trainings: leave out --reuse and --resume")
         print_estimates(estimate(experiment, preset, seeds=seeds, how=how))
         return 0
     with Display() as display:

@@ -197,11 +197,6 @@ class Comparison:
         for line in self.lines:
             deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
             accuracy = figure(line.accuracy) + deviation
-            gain = "-"
-            if line.difference is not None:
-                gain = f"{line.difference:+.2f}"
-                if line.low is not None and line.high is not None:
-                    gain += f" [{line.low:+.2f}, {line.high:+.2f}]"
             table.append(
                 [
                     line.row,
@@ -210,7 +205,7 @@ class Comparison:
                     figure(line.head_classes),
                     figure(line.tail_classes),
                     figure(line.worst_tenth),
-                    gain,
+                    gain_text(line.difference, line.low, line.high),
                     f"{line.images:,.0f}",
                     f"{line.bytes_up / 1e6:,.1f}",
                     f"{line.bytes_down / 1e6:,.1f}",
@@ -241,6 +236,13 @@ class Comparison:
 
 def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def gain_text(mean: float | None, low: float | None, high: float | None) -> str:
+    """A difference with its interval, if it has one."""
+    if mean is None:
+        return "-"
+    return f"{mean:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
 def _accuracies(runs: Sequence[Run]) -> list[dict[int, float]]:

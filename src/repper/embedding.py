@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from threadpoolctl import threadpool_limits
 from repper.augment import normalize
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.encoders.encoder import SHARED, EncoderSpec, read_encoder
+from repper.errors import RepperError
 from repper.evaluate import (
     head_classes,
     knn_votes,
@@ -26,13 +28,12 @@ from repper.evaluate import (
     score,
     tail_classes,
 )
-from repper.files import write_atomically
+from repper.files import read_json, write_atomically
 from repper.params import Params, digest, load_params
 from repper.partition import Partition, read_partition
-from repper.run_folder import PARTITION
+from repper.run_folder import EMBEDDING, PARTITION
 from repper.runs import Run
 
-FILE = "embedding.json"
 MOST_IMAGES = 20_000
 """How many images of clients a report looks at: minutes for a large encoder."""
 METRIC = "cosine"
@@ -71,14 +72,18 @@ class Embedding:
     """How many clients the parting is of: of large runs, some that were drawn."""
 
 
-def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
-    """The embedding of a run's common encoder, drawn once and kept in the run's folder."""
+def embedding_of(run: Run, load: Callable[[], Dataset], count: int = 600) -> Embedding:
+    """The embedding of a run's common encoder, drawn once and kept in the run's folder.
+
+    Images are loaded only if it was not drawn before.
+    """
     spec, params = read_encoder(run.folder)
-    data = shaped(data, spec.channels, spec.size)
-    key = {"encoder": digest(params), "count": count, "data": data.name, "metric": METRIC}
-    path = run.folder / FILE
+    dealt = read_json(run.folder / PARTITION)["hash"]
+    key = {"encoder": digest(params), "partition": dealt, "count": count, "metric": METRIC}
+    path = run.folder / EMBEDDING
     kept = _read(path) if path.is_file() else None
     if kept is None or kept["key"] != key:
+        data = shaped(load(), spec.channels, spec.size)
         clients = _some_clients(read_partition(run.folder / PARTITION, data))
         tested = _sample(data.test, count)
         points = embed(features_of(spec, params, tested.images))
@@ -89,10 +94,17 @@ def embedding_of(run: Run, data: Dataset, count: int = 600) -> Embedding:
             **asdict(parting_of(run, data, clients)),
             "clients": len(clients),
         }
-        write_atomically(path, json.dumps(kept))
+        with suppress(RepperError):  # a folder that may only be read is drawn again each time
+            write_atomically(path, json.dumps(kept))
     parting = Parting(tuple(kept["silhouette"]), tuple(kept["nearest"]))
     points, labels = np.array(kept["points"]), np.array(kept["labels"])
     return Embedding(points, labels, parting, kept["clients"])
+
+
+def encoder_label(method: str, run: Run) -> str:
+    """A method, and where its encoder is from unless it is the shared one."""
+    origin = run.result["encoder_origin"]
+    return method if origin == SHARED else f"{method} ({origin})"
 
 
 def _some_clients(partition: Partition) -> list[int]:

@@ -18,6 +18,7 @@ from repper.arguments import Parser, add_settings, settings
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, missing_extra, unknown
 from repper.flower import PREFIX
+from repper.methods import METHODS
 
 if TYPE_CHECKING:
     from repper.flower.deployment import Server
@@ -64,7 +65,7 @@ def add_commands(add: Callable[..., Parser]) -> None:
     federate.add_argument("--sites", default="", metavar="A,B,...", help="who takes part")
     federate.add_argument(
         "--classes", default="", metavar="A,B,...",
-        help="the classes that all agree on; methods with one head for all need them",
+        help="the classes that all agree on; every method but repper needs them",
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
@@ -81,7 +82,11 @@ def add_commands(add: Callable[..., Parser]) -> None:
     federate.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     federate.add_argument("--config", metavar="FILE", help="TOML file of settings; flags win")
     federate.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
-    add_settings(federate, list(FEDERATE_SETTINGS))
+    add_settings(
+        federate, list(FEDERATE_SETTINGS),
+        defaults={"clients": "as many as --sites names; without it 20", "out": "none: give one"},
+        choices={"method": [name for name in METHODS if name != "central"]},
+    )  # fmt: skip
 
 
 def _say(text: str) -> None:

@@ -63,12 +63,12 @@ def _scatter(
     """Features in the plane; below, how well they part the classes of these images."""
     points = embed(r)
     grey = points[~np.isin(labels, list(shown))]
-    axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=5, linewidths=0)
+    axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=6, linewidths=0)
     for label, look in shown.items():
         own = points[labels == label]
         axes.scatter(
-            own[:, 0], own[:, 1], s=9, marker=look.marker, facecolors=look.face,
-            edgecolors=look.light, linewidths=0 if look.turn == 0 else 0.6, alpha=0.9,
+            own[:, 0], own[:, 1], s=14, marker=look.marker, facecolors=look.face,
+            edgecolors=look.light, linewidths=0 if look.turn == 0 else 0.7, alpha=0.9,
         )  # fmt: skip
     [silhouette] = silhouettes(r, labels)
     numbers = "" if silhouette is None else f"silhouette {silhouette:.2f}, "
@@ -170,18 +170,22 @@ def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[in
                 )  # fmt: skip
                 # A bar of no height would look like no bar.
                 zero = [at for at, height in zip(x, heights, strict=True) if not height]
-                axis.plot(zero, np.zeros(len(zero)), "x", ms=3, mew=0.8, color=colour)
+                [cross] = axis.plot(zero, [0] * len(zero), "x", ms=3.5, mew=0.9, color=colour)
+                cross.set(clip_on=False, in_layout=False)
             labels = [f"{classes[n]}\n{one.train[n]} images\n{one.tested[n]} tested" for n in order]
             axis.set_xticks(range(len(order)), labels, fontsize=7)
             axis.set(ylabel="accuracy, %", title=f"client {client}", ylim=(0, 100))
         handles, names = axes[0, 0].get_legend_handles_labels()
+        handles.append(Line2D([], [], marker="x", ls="", ms=4, color="black"))
+        names.append("at the bottom: 0 %")
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
 
 
 def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
     """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
-    with _drawing(path, 9, 3.8, columns=2) as (figure, axes):
-        for (name, run), look in zip(joined.items(), looks(joined).values(), strict=True):
+    with _drawing(path, 11, 3.8, columns=2) as (figure, axes):
+        for place, (name, look) in enumerate(looks(joined).items()):
+            run = joined[name]
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
             axes[0, 0].plot(
                 list(means),
@@ -193,19 +197,22 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
                 markevery=0.1,
             )
             finals = {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
+            # Side by side, so that equal values do not hide each other.
+            x = np.array(list(finals)) + (place - (len(joined) - 1) / 2) * 0.7 / len(joined)
             axes[0, 1].plot(
-                list(finals), list(finals.values()), look.marker, ms=4, color=look.light,
+                x, list(finals.values()), look.marker, ms=4, color=look.light,
                 markerfacecolor=look.face, label=name,
             )  # fmt: skip
             axes[0, 1].set_xticks(list(finals))
         axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
         axes[0, 1].set(xlabel="client", ylabel="accuracy at the end, %")
-        axes[0, 1].tick_params(axis="x", labelsize=6)
+        axes[0, 1].tick_params(axis="x", labelsize=8)
+        axes[0, 1].grid(axis="x", color="0.92")
         handles, names = axes[0, 1].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
 
 
-def gradients(path: Path, measured: Mapping[str, Sequence[Measured]]) -> None:
+def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str) -> None:
     """Tail over head classes, a dot per client, for what the gradients of every method have."""
     rows = [(name, one) for name, found in measured.items() for one in found if one.ratios]
     look = looks(measured)
@@ -218,29 +225,37 @@ def gradients(path: Path, measured: Mapping[str, Sequence[Measured]]) -> None:
                 one.ratios, np.full(len(spread), place) + spread, look[name].marker,
                 color=look[name].light, markerfacecolor=look[name].face, ms=4, alpha=0.8,
             )  # fmt: skip
-            # White around it, or it would not be seen among black dots.
-            for colour, width in (("white", 5), ("black", 2)):
-                ends = [place - 0.35, place + 0.35]
-                axis.plot([one.summary["ratio"]] * 2, ends, color=colour, lw=width)
+            for ends in ((-0.42, -0.24), (0.24, 0.42)):  # above and below, to hide no dot
+                axis.plot([one.summary["ratio"]] * 2, np.add(place, ends), color="black", lw=2)
         axis.axvline(1.0, color="0.6", lw=1, ls="--")
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("{x:.2g}")
-        axis.tick_params(axis="x", which="minor", labelsize=7)
+        axis.tick_params(axis="x", which="both", labelsize=8)
+        ratios = [ratio for _, one in rows for ratio in one.ratios]
+        axis.set_xlim(min(0.4, 0.9 * min(ratios)), max(4.0, 1.1 * max(ratios)))
         axis.set_yticks(range(len(rows)), [f"{name}: {one.quantity}" for name, one in rows])
-        axis.set(xlabel="tail over head classes, of each client; the line is their geometric mean")
+        axis.set(
+            xlabel="tail over head classes, of each client; the bars are at their geometric mean",
+            title=title,
+        )
         axis.invert_yaxis()
 
 
-def holdings(folder: Path, data: Dataset, alpha: float, clients: int, seed: int) -> Path:
-    """The bubble plot of a data set, who holds what; returns the path of the SVG."""
+def holdings(
+    folder: Path, data: Dataset, alphas: Sequence[float], clients: int, seed: int
+) -> dict[float, str]:
+    """The bubble plots of a data set, who holds what, at one scale; returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    partition = split(data, clients=clients, alpha=alpha, seed=seed)
-    path = folder / f"bubbles-{data.name}-alpha-{alpha:g}.svg"
-    for each in (path, path.with_suffix(".png")):
+    parts = {alpha: split(data, clients=clients, alpha=alpha, seed=seed) for alpha in alphas}
+    most = max(int(part.counts(data)[0].max()) for part in parts.values())
+    names = {alpha: f"bubbles-{data.name}-alpha-{alpha:g}" for alpha in alphas}
+    for alpha, partition in parts.items():
         title = f"{data.name}, alpha {alpha:g}, {len(data.train):,} images"
-        bubbles(each, data, partition, title)
-    return path
+        for suffix in (".svg", ".png"):
+            path = folder / f"{names[alpha]}{suffix}"
+            bubbles(path, data, partition, title, most)
+    return names
 
 
 def _of_client(data: Dataset, partition: Partition, client: int) -> Split:

@@ -1,8 +1,13 @@
 """How large the gradient of an anchor is, by the size of its class (section 5 of the paper).
 
 The paper argues that anchors of tail classes get larger gradients from the supervised contrastive
-loss, because their positives are hard, and so |z_p - (z_j . z_p) z_j| is near 1. The factor
-|P_jp - X_jp| of the same terms is not looked at there; it is measured here too.
+loss, because their positives are hard, and so |z_p - (z_j . z_p) z_j| is near 1. It does not look
+at the other factors. With t_a = z_a - (z_j . z_a) z_j, the whole gradient has the norm
+
+    1 / temperature * 1 / |r_j| * s * |mean of t_p over positives - mean of t_n over negatives|
+
+where s = sum of |P_jp - X_jp| over positives = sum of P_jn over negatives, and the means are
+weighted by these terms. All three factors are measured here, and hardness.
 """
 
 from __future__ import annotations
@@ -35,21 +40,28 @@ Values = NDArray[np.float64]
 class Anchors:
     """One value per anchor: the norm of its loss's gradient by r, and what it is made of.
 
-    `hardness` is the mean of |z_p - (z_j . z_p) z_j| over positives, `factor` the sum of
-    |P_jp - X_jp| over them, as the gradient sums them (a mean would fall with the number of
-    positives, whatever was learned). For cross-entropy `factor` is |p - y|, and there is no
-    hardness.
+    `factor` is the sum of |P_jp - X_jp| over positives, `shrink` 1 / |r|, `apart` the distance of
+    the weighted means of positives and negatives; the three make the norm, but for the temperature.
+    `hardness` is the mean of |z_p - (z_j . z_p) z_j| over positives, `hardness_of_others` over
+    those that are not the other view of the same image, NaN where there are none. For cross-entropy
+    `factor` is |p - y|, and the others are None.
     """
 
     norm: Values
     factor: Values
-    hardness: Values | None
+    shrink: Values | None = None
+    apart: Values | None = None
+    hardness: Values | None = None
+    hardness_of_others: Values | None = None
 
 
-def contrastive_anchors(r: Tensor, labels: Tensor, temperature: float) -> tuple[Anchors, Tensor]:
+def contrastive_anchors(
+    r: Tensor, labels: Tensor, temperature: float, images: Tensor | None = None
+) -> tuple[Anchors, Tensor]:
     """The gradient of each anchor's own loss (eq. 5) by its own r, all other vectors constant.
 
-    Anchors without a positive have no loss; the second value says which have one.
+    Anchors without a positive have no loss; the second value says which have one. Views with the
+    same number in `images` are of the same image.
     """
     length = r.norm(dim=1, keepdim=True)
     z = functional.normalize(r, dim=1)
@@ -62,17 +74,21 @@ def contrastive_anchors(r: Tensor, labels: Tensor, temperature: float) -> tuple[
     over_positives = similarity.masked_fill(~positive, lowest).softmax(1) * positive  # X_jp
     by_z = (over_all - over_positives) @ z / temperature
     by_r = (by_z - (by_z * z).sum(1, keepdim=True) * z) / length
-    count = positive.sum(1).clamp(min=1)
+    norm = by_r.norm(dim=1)
     factor = ((over_all - over_positives).abs() * positive).sum(1)
-    hardness = ((1 - (z @ z.T).square()).clamp(min=0).sqrt() * positive).sum(1) / count
-    return Anchors(*(_values(t[has]) for t in (by_r.norm(dim=1), factor, hardness))), has
+    apart = norm * length[:, 0] * temperature / factor.clamp(min=torch.finfo(z.dtype).tiny)
+    hard = (1 - (z @ z.T).square()).clamp(min=0).sqrt()
+    of_others = positive & (images[:, None] != images) if images is not None else positive
+    hardness, harder = ((hard * kind).sum(1) / kind.sum(1) for kind in (positive, of_others))
+    measured = (norm, factor, 1 / length[:, 0], apart, hardness, harder)
+    return Anchors(*(_values(t[has]) for t in measured)), has
 
 
 def classifier_anchors(r: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Anchors:
     """The gradient of each image's cross-entropy by its r, with a linear head."""
     error = functional.linear(r, weight, bias).softmax(1)
     error = error - functional.one_hot(labels, len(bias))
-    return Anchors(_values((error @ weight).norm(dim=1)), _values(error.norm(dim=1)), None)
+    return Anchors(_values((error @ weight).norm(dim=1)), _values(error.norm(dim=1)))
 
 
 @dataclass(frozen=True)
@@ -163,15 +179,19 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
         if head is not None:
             anchors = classifier_anchors(r, every, head.weight.double(), head.bias.double())
         else:
-            anchors, has = contrastive_anchors(r, every, config.temperature)
+            twins = torch.arange(len(labels)).repeat(len(views))
+            anchors, has = contrastive_anchors(r, every, config.temperature, twins)
             every = every[has]
         for quantity, values in (
             ("gradient norm", anchors.norm),
             ("|p - y|" if head is not None else "sum of |P - X|", anchors.factor),
+            ("1 / |r|", anchors.shrink),
+            ("distance of positives and negatives", anchors.apart),
             ("hardness of positives", anchors.hardness),
+            ("hardness, without the own other view", anchors.hardness_of_others),
         ):
-            if values is not None and len(values):
-                size = by_class_size(values, every.numpy(), counts)
+            if values is not None and (known := np.isfinite(values)).any():
+                size = by_class_size(values[known], every.numpy()[known], counts)
                 found.setdefault(quantity, []).append(size)
     return [Measured(quantity, tuple(sizes)) for quantity, sizes in found.items()]
 

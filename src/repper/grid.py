@@ -14,17 +14,19 @@ from pathlib import Path
 import tomli_w
 
 from repper import run_folder
+from repper.branch import Trainings, branch
 from repper.comparison import CELLS, TABLE, Comparison, Row
 from repper.config import OPTIONS, Config
 from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
+from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.experiment import Event, execute
 from repper.files import write_atomically
 from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
-from repper.plan import plan
+from repper.plan import plan, resolve_device
 from repper.runs import Run
 
 SETTINGS = "comparison.toml"
@@ -35,13 +37,19 @@ PER_CELL = {"method", "personalize", "seed"}
 
 @dataclass(frozen=True)
 class CellStarted:
-    """A cell is about to run, cell `number` of `cells`; `trained` if only its heads are missing."""
+    """A cell is about to run, cell `number` of `cells`.
+
+    `trained` if only its heads are missing, `reused` if it was so in a folder of another command;
+    `passed_over` is what is wrong with trainings there that could have been taken.
+    """
 
     row: Row
     seed: int
     number: int
     cells: int
     trained: bool
+    reused: bool = False
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,14 +111,9 @@ def compare(
     `config` holds what the cells have in common; the seeds are `config.seed` and those after it.
     Trainings that are finished somewhere in the folder `reuse` are not made again.
     """
-    if config.overrides:
-        raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
+    elsewhere = check_asked(config, seeds, reuse)
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
-    if reuse is not None and not reuse.is_dir():
-        raise RepperError(f"there is no folder {reuse} to reuse trainings of")
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise RepperError(f"--seeds must be 1 to {MOST_SEEDS}, got {seeds}")
     data = data or config.load_data()
     for row in rows:
         plan(row.config(config, config.seed, folder), data)
@@ -127,16 +130,14 @@ def compare(
                 _check_same_images(target, data, hashes[seed])
                 continue
             # Where heads are tested on the way, and may choose the round, each row trains itself.
-            source = None
-            if not config.evaluate_every:
-                source = _trained(rows, row, seed, folder)
-                if source is None and reuse is not None:
-                    source = _trained_elsewhere(reuse, cell, data, hashes[seed])
-            if source:
-                if target.exists():
-                    shutil.rmtree(target)
-                run_folder.branch(source, target, row.personalize)
-            yield CellStarted(row, seed, number, len(cells), source is not None)
+            own = None if config.evaluate_every else _trained(rows, row, seed, folder)
+            taken = elsewhere.find(cell, data, hashes[seed]) if elsewhere and not own else None
+            if source := own or taken:
+                branch(source, target, row.personalize, elsewhere=source is taken)
+            yield CellStarted(
+                row, seed, number, len(cells), source is not None, taken is not None,
+                tuple(elsewhere.damaged.values()) if elsewhere and not source else (),
+            )  # fmt: skip
             yield from execute(cell, data, resume=True)
             if found := Comparison.of(folder, config, rows, seeds):
                 found.write()  # what there is of it can be read before all is done
@@ -147,6 +148,21 @@ def compare(
         yield Compared(comparison)
 
 
+def check_asked(config: Config, seeds: int, reuse: Path | None) -> Trainings | None:
+    """Refuse what no comparison can do, before anything is written; open what is to be reused."""
+    if config.overrides:
+        raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise RepperError(f"--seeds must be 1 to {MOST_SEEDS}, got {seeds}")
+    resolve_device(config.device)
+    _ = ENGINES[config.engine]  # it may not be installed
+    if reuse is not None and config.evaluate_every:
+        raise RepperError(
+            "--reuse takes only trainings that test no heads on the way: leave out --evaluate-every"
+        )
+    return Trainings(reuse) if reuse is not None else None
+
+
 def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | None:
     """A finished run that has trained what this cell needs, if there is one."""
     for other in rows:
@@ -154,25 +170,6 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
         if other.training == row.training and Run(path).finished:
             return path
     return None
-
-
-def _trained_elsewhere(reuse: Path, cell: Config, data: Dataset, partition: str) -> Path | None:
-    """A finished run in another folder that differs from the cell at most in what is done last."""
-    wanted = _training(plan(cell, data).config)  # as it would stand in the run's own folder
-    for path in sorted(reuse.rglob(run_folder.RESULT)):
-        run = Run(path.parent)
-        if _training(run.config) == wanted:
-            try:
-                if read_partition(run.folder / run_folder.PARTITION, data).hash == partition:
-                    return run.folder
-            except RepperError:
-                continue  # of other images
-    return None
-
-
-def _training(config: Config) -> Mapping[str, object]:
-    settings = config.identity() | {"rounds": config.rounds}
-    return {key: value for key, value in settings.items() if key != "personalize"}
 
 
 def _clear(folder: Path) -> None:
@@ -207,7 +204,7 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
                     f"{folder} holds another comparison: its {key} is {before.get(key)}, not "
                     f"{now.get(key)}; choose another --out"
                 )
-    elif folder.is_dir() and any(p.name != run_folder.LOCK for p in folder.iterdir()):
+    elif run_folder.holds_more(folder):
         raise RepperError(f"--out {folder} is not empty and holds no comparison: choose another")
 
 

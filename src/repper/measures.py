@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from repper import figures
-from repper.comparison import figure
+from repper.comparison import figure, gain_text, interval
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.embedding import GROUPS, MEANING, PARTING, parting_of
-from repper.encoders.encoder import AVERAGED, SHARED
+from repper.embedding import GROUPS, MEANING, PARTING, encoder_label, parting_of
+from repper.encoders.encoder import AVERAGED
 from repper.errors import RepperError
 from repper.experiment import Event
 from repper.experiments.experiment import Panel, Settings
 from repper.experiments.tables import BUBBLES
 from repper.gradients import measure_run
 from repper.newcomers import join
-from repper.panels import Loaded, cells_of, without
+from repper.panels import cells_of, without
 from repper.reproduction import Extra
 from repper.runs import Run
 
@@ -42,48 +42,51 @@ def join_all(
 def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) -> Extra:
     """What new clients came to, over epochs of their heads and one by one, and its figure."""
     runs = {
-        _label(name, run): Run(Path(str(config.out)) / JOINED / name)
+        encoder_label(name.partition("+")[0], run): Run(Path(str(config.out)) / JOINED / name)
         for name, run in cells_of(panel, config)
     }
     figures.newcomers(folder / "new-clients", runs)
     shown = (1, 10, 20, 50, 100)
-    heading = ["encoder of", *(f"after {epoch}" for epoch in shown), "deviation", "worst tenth"]
-    cells = [[*heading, "each client"]]
-    finals: dict[str, list[float | None]] = {}
+    heading = ["encoder of", *(f"after {epoch}" for epoch in shown)]
+    cells = [[*heading, "minus repper", "best for", "deviation", "worst tenth", "each client"]]
+    finals = {
+        name: {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
+        for name, run in runs.items()
+    }
+    best = {name: _alone_at_the_top(name, finals) for name in runs}
     for name, run in runs.items():
-        means, accuracy = run.mean_curve(), run.accuracy
-        line = [name]
-        for epoch in shown:
-            # Heads that were done before stay as they are.
-            line.append(figure(means[max(e for e in means if e <= epoch)]))
-        finals[name] = [s.accuracy for s in run.scores()]
-        each = " ".join(map(figure, finals[name]))
-        cells.append([*line, figure(accuracy["std"]), figure(accuracy["worst_tenth"]), each])
+        means, accuracy, own = run.mean_curve(), run.accuracy, finals[name]
+        # Heads that were done before stay as they are.
+        over = [figure(means[max(e for e in means if e <= epoch)]) for epoch in shown]
+        gain = "-"
+        if name != "repper" and "repper" in finals:
+            gain = gain_text(*interval([own[c] - finals["repper"][c] for c in own]))
+        spread = figure(accuracy["std"]), figure(accuracy["worst_tenth"])
+        each = " ".join(map(figure, own.values()))
+        cells.append([name, *over, gain, str(best[name]), *spread, each])
     scores = next(iter(runs.values())).scores()
     trained, tested = (sum(int(getattr(s, n).sum()) for s in scores) for n in ("train", "tested"))
     note = (
         f"Mean accuracy in % of {len(scores)} new clients, who have {trained:,} training and "
         f"{tested:,} test images of {settings['data']} between them, after epochs of their linear "
-        "heads; one seed."
+        "heads; one seed. The difference is that of the last epoch, paired, client by client, with "
+        "its 95 % interval over clients; 'best for' counts clients for whom no other encoder is as "
+        "good."
     )
     if "repper" in finals and len(finals) > 1:
-        others = [values for name, values in finals.items() if name != "repper"]
-        known = [
-            own > max(rest)
-            for own, *rest in zip(finals["repper"], *others, strict=True)
-            if own is not None
-        ]
         note += (
             f" The paper says that RepPer is best for every new client; here it is for "
-            f"{sum(known)} of {len(known)}."
+            f"{best['repper']} of {len(finals['repper'])}."
         )
     return Extra(f"New clients on the encoders of {panel.name}", note, cells)
 
 
-def _label(name: str, run: Run) -> str:
-    """The method of a row, and where its encoder is from unless it is the shared one."""
-    method, origin = name.partition("+")[0], run.result["encoder_origin"]
-    return method if origin == SHARED else f"{method} ({origin})"
+def _alone_at_the_top(name: str, finals: Mapping[str, Mapping[int, float]]) -> int:
+    """For how many clients a method's encoder is better than every other one."""
+    others = [values for other, values in finals.items() if other != name]
+    return sum(
+        all(own > values[client] for values in others) for client, own in finals[name].items()
+    )
 
 
 def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
@@ -124,7 +127,7 @@ def draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     if "repper" in runs:
         figures.tsne_of_clients(folder / "tsne-clients", runs["repper"], data)
     cells = [["encoder of", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]]
-    parting = {_label(name, run): parting_of(run, data) for name, run in runs.items()}
+    parting = {encoder_label(name, run): parting_of(run, data) for name, run in runs.items()}
     for label, found in parting.items():
         silhouettes = [f"{v:+.3f}" if v is not None else "-" for v in found.silhouette]
         cells.append([label, *silhouettes, *map(figure, found.nearest)])
@@ -146,17 +149,21 @@ def _best(what: str, values: list[float | None], names: list[str]) -> str:
 
 def draw_holdings(config: Config, folder: Path) -> Extra:
     """Who holds what in the paper's seven settings, and which of them could not be drawn."""
-    cells, loaded = [["data", "alpha", "figure"]], Loaded()
-    for name, alpha in BUBBLES:
+    cells = [["data", "alpha", "figure"]]
+    for name in dict.fromkeys(name for name, _ in BUBBLES):
+        alphas, every = [a for n, a in BUBBLES if n == name], replace(config, data=name)
         try:
-            data = loaded.data_of(replace(config, data=name, train_images=None))
+            data = replace(every, train_images=None).load_data()
         except RepperError:
-            drawn = f"left out: {without(replace(config, data=name))}"
+            drawn = dict.fromkeys(alphas, f"left out: {without(replace(every, train_images=None))}")
         else:
-            path = figures.holdings(folder, data, alpha, config.clients, config.seed)
-            drawn = f"{path.stem}, {len(data.train):,} images"
-        cells.append([name, f"{alpha:g}", drawn])
-    return Extra("Who holds what", "Bubble plots in the folder `figures`.", cells)
+            drawn = figures.holdings(folder, data, alphas, config.clients, config.seed)
+        cells += [[name, f"{alpha:g}", drawn[alpha]] for alpha in alphas]
+    note = (
+        "Bubble plots in the folder `figures`: of all training images there are, not only of those "
+        "trained on; those of a data set are drawn at one scale."
+    )
+    return Extra("Who holds what", note, cells)
 
 
 def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
@@ -167,7 +174,8 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
     measured = {
         name.partition("+")[0]: measure_run(run, data) for name, run in cells_of(panel, config)
     }
-    figures.gradients(folder / f"gradients-{panel.folder}", measured)
+    title = f"{panel.name}: after round {config.rounds}"
+    figures.gradients(folder / f"gradients-{panel.folder}", measured, title)
     for method, quantities in measured.items():
         for one in quantities:
             found = one.summary
@@ -185,6 +193,8 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
         "classes are those of which a client has fewer and more images than of its median class; "
         "every class counts once. Ratio is the geometric mean over clients of tail over head; "
         "correlation is Spearman's, of the size of a class and the mean of its anchors. One seed. "
+        "RepPer's gradient norm is, for each anchor, the product of sum of |P - X|, 1 / |r|, the "
+        "distance of the weighted means of positives and negatives, and 1 / temperature. "
         "The paper says that anchors of tail classes get the larger gradients from RepPer's loss."
     )
     return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)

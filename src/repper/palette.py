@@ -38,8 +38,13 @@ class Look:
 
     @classmethod
     def of(cls, number: int) -> Look:
-        """The look of the one with this number among many."""
-        return cls(number % len(LIGHT), number // len(LIGHT))
+        """The look of the one with this number among many.
+
+        Colours of a later turn begin elsewhere: things that are alike, such as airplane and ship
+        or automobile and truck, often are eight numbers apart.
+        """
+        turn = number // len(LIGHT)
+        return cls((number + 3 * turn) % len(LIGHT), turn)
 
     @property
     def light(self) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repper.comparison import TABLE, Comparison, Line, Row
 from repper.config import Config
 from repper.datasets.dataset import Dataset
+from repper.errors import RepperError
 from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.grid import rows_of
 from repper.methods.schedule import cohort_size
@@ -95,6 +96,46 @@ class Loaded:
         return self._data
 
 
+@dataclass(frozen=True)
+class Images:
+    """The images of panels: how many, what there is of each data set, and what is missing."""
+
+    counts: dict[Panel, int]
+    notes: tuple[str, ...]
+    missing: dict[Panel, str]
+    loaded: Loaded
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, configs: Mapping[Panel, Config], how: Mapping[str, Any]
+    ) -> Images:
+        counts, notes, missing = dict.fromkeys(configs, 0), list[str](), dict[Panel, str]()
+        loaded = Loaded()
+        for panel, config in configs.items():
+            try:
+                data = loaded.data_of(config)
+                notes.append(_note(data))
+                if experiment.newcomers:
+                    # Looked for now: without their images, trainings would be for nothing.
+                    others = Config(**how, data=experiment.newcomers["data"])
+                    notes.append(f"{_note(others.load_data())} for new clients")
+            except RepperError as error:
+                missing[panel] = str(error)
+            else:
+                counts[panel] = len(data.train)
+        return cls(counts, tuple(dict.fromkeys(notes)), missing, loaded)
+
+
+def _note(data: Dataset) -> str:
+    return f"{data.name}, {data.note or f'{len(data.train)} train images'}"
+
+
 def without(config: Config) -> str:
     """Why a panel is left out, in words that name no folder of this machine."""
+    if config.train_images is not None:
+        try:
+            count = len(replace(config, train_images=None).load_data().train)
+            return f"{config.data} has {count} training images here, {config.train_images} needed"
+        except RepperError:
+            pass
     return f"no images of {config.data} could be loaded"

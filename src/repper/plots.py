@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
+from repper.files import write_atomically
 from repper.palette import LIGHT
 from repper.partition import Partition
 
@@ -25,15 +27,21 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None:
-    """Who holds what: a dot per client and class, its area the number of training images."""
+def bubbles(
+    path: Path, data: Dataset, partition: Partition, title: str, most: int | None = None
+) -> None:
+    """Who holds what: a dot per client and class, its area the number of training images.
+
+    The largest dot there could be is of `most` images, so that drawings can be compared.
+    """
     _check_name(path)
     counts, _ = partition.counts(data)
+    most = most or int(counts.max())
     clients, classes = counts.shape
     # Inches of a cell: few clients or classes get room to breathe, many share what a page has.
     cell, row = min(0.34, 40 / clients), min(0.34, 40 / classes)
     if classes > 40:
-        row = min(row, 0.12)
+        row = min(row, 0.14)
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(
             figsize=(2.2 + cell * clients, 1.4 + row * classes), layout="constrained"
@@ -41,20 +49,21 @@ def bubbles(path: Path, data: Dataset, partition: Partition, title: str) -> None
         client, label = np.nonzero(counts)
         # The largest dot just fills its cell; areas, not diameters, are in proportion.
         largest = max(1.0, 72 * min(cell, row) * 0.95) ** 2
-        sizes = counts[client, label] / counts.max() * largest
+        sizes = counts[client, label] / most * largest
         axes.scatter(client, label, s=sizes, color=DOTS, alpha=0.75, linewidths=0)
         axes.set(xlabel="client", title=title, xlim=(-0.7, clients - 0.3))
         axes.set_ylim(-0.7, classes - 0.3)
         step = max(1, int(np.ceil(0.28 / cell)))
         axes.set_xticks(range(0, clients, step))
         names = range(0, classes, max(1, int(np.ceil(0.14 / row))))
-        axes.set_yticks(list(names), [data.classes[n] for n in names])
+        small = 6.5 if row < 0.2 else None
+        axes.set_yticks(list(names), [data.classes[n] for n in names], fontsize=small)
         axes.set_ylabel("class")
         axes.grid(color="0.92", linewidth=0.5)
         axes.set_axisbelow(True)
-        shown = sorted({int(counts.max()), max(1, int(counts.max()) // 4)}, reverse=True)
+        shown = sorted({most, max(1, most // 4)}, reverse=True)
         handles = [
-            axes.scatter([], [], s=n / counts.max() * largest, color=DOTS, alpha=0.75, linewidths=0)
+            axes.scatter([], [], s=n / most * largest, color=DOTS, alpha=0.75, linewidths=0)
             for n in shown
         ]
         axes.legend(
@@ -71,10 +80,9 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure, with no date in the file: the same drawing gives the same bytes."""
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     _check_name(path)
-    try:
-        figure.savefig(path, dpi=150, metadata=undated[path.suffix.lower()])
-    except OSError as error:
-        raise RepperError(f"cannot write {path}: {error.strerror}") from error
+    content, kind = io.BytesIO(), path.suffix.lower()
+    figure.savefig(content, dpi=150, format=kind[1:], metadata=undated[kind])
+    write_atomically(path, content.getvalue())
 
 
 def _check_name(path: Path) -> None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from repper.reproduction import Reproduction
 
 CLIENTS_SHOWN = 40
+BEST, SECOND = "\x01", "\x02"
+"""Characters that no text holds, around what is best and second in a table."""
 
 
 class Display:
@@ -93,15 +95,16 @@ class Display:
         elif isinstance(event, PanelMissing):
             self._say(f"  left out: {event.reason}")
         elif isinstance(event, WorkLeft):
-            self._left(event.share)
+            self._left(event)
 
-    def _left(self, share: float) -> None:
+    def _left(self, event: WorkLeft) -> None:
         """Find what the whole grid will still take, as what was done since the start took."""
+        share = event.share
         if self._whole is None:
-            self._whole = share, time.monotonic()
+            self._whole = share + event.given, time.monotonic()
         first, began = self._whole
-        if share < first:
-            left = (time.monotonic() - began) / (first - share) * share
+        if (done_here := first - event.given - share) > 0:
+            left = (time.monotonic() - began) / done_here * share
             self._whole_left = f"{1 - share:.0%} of all is done, {duration(left)} left"
         if self._bars is not None:
             if self._whole_bar is None:
@@ -111,14 +114,12 @@ class Display:
             self._bars.update(self._whole_bar, completed=done, note=self._whole_left)
 
     def _cell(self, event: CellStarted) -> None:
-        """Begin anew for the next run of a comparison."""
-        if self._bars is not None and self._stages is not None:
-            for task in self._stages:
-                self._bars.remove_task(task)
-        self._personalized = 0
         if self._whole_left and self._bars is None:
             self._say(self._whole_left)
+        for damage in event.passed_over:
+            self._say(f"not reused: {damage}")
         how = ", trained before" if event.trained else ""
+        how += " in the folder to reuse" if event.reused else ""
         self._say(f"[{event.number}/{event.cells}] {event.row.name}, seed {event.seed}{how}")
 
     def _start(self, event: Started) -> None:
@@ -133,9 +134,14 @@ class Display:
             f"{event.data.name}: {event.data.note or f'{len(event.data.train)} images'}; "
             f"{config.clients} clients with {min(sizes)} to {max(sizes)} training images"
         )
+        if config.init and not event.rounds:
+            self._say(f"clients join {config.init}")
         if event.finished_rounds:
             self._say(f"resuming after round {event.finished_rounds}")
+        self._personalized = 0
         if self._bars is not None:
+            for task in self._stages or ():
+                self._bars.remove_task(task)
             self._bars.start()
             self._stages = (
                 self._bars.add_task(
@@ -223,7 +229,8 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     for note in reproduction.settings_text():
         console.print(note, soft_wrap=True, markup=False)
-    for each in reproduction.tables("{}", "{}"):
+    # Marks of our own, as cells hold square brackets that are no markup.
+    for each in reproduction.tables(f"{BEST}{{}}{BEST}", f"{SECOND}{{}}{SECOND}"):
         heading, *rows = each.cells
         table = Table(
             *map(escape, heading),
@@ -233,9 +240,19 @@ def print_reproduction(reproduction: Reproduction, console: Console | None = Non
             caption_justify="left",
         )
         for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
+            table.add_row(*map(_marked, row))
         console.print(table)
     console.print(f"Written to {reproduction.folder / 'table.md'}", soft_wrap=True, markup=False)
+
+
+def _marked(cell: str) -> str:
+    """A cell in rich's markup, with what is best and second."""
+    for mark, style in ((BEST, "bold"), (SECOND, "underline")):
+        before, found, rest = cell.partition(mark)
+        if found:
+            inner, _, after = rest.partition(mark)
+            return f"{escape(before)}[{style}]{escape(inner)}[/{style}]{escape(after)}"
+    return escape(cell)
 
 
 def print_estimates(estimates: Iterable[Estimate], console: Console | None = None) -> None:

@@ -14,9 +14,9 @@ from repper.errors import RepperError
 from repper.experiment import Event, RoundDone, Started
 from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
-from repper.grid import CellStarted, Compared, compare
+from repper.grid import CellStarted, Compared, check_asked, compare
 from repper.panels import (
-    Loaded,
+    Images,
     PanelResult,
     epochs_in,
     panel_config,
@@ -53,54 +53,71 @@ def reproduce(
     `device`.
     """
     _check_folder(folder, experiment, preset, seeds, resume=resume)
+    configs = {
+        panel: panel_config(experiment, preset, panel, folder, how) for panel in experiment.panels
+    }
+    for config in configs.values():
+        check_asked(config, seeds, reuse)
+    before = None
+    if (folder / SETTINGS).is_file():
+        before = Reproduction.read(folder, experiment, preset, seeds)
+    images = Images.of(experiment, configs, how or {})
+    if len(images.missing) == len(configs) and not (before and before.has_results):
+        why = next(iter(images.missing.values()))
+        raise RepperError(f"nothing of {experiment.name} can be run: {why}")
     with run_folder.locked(folder):
         identity = _identity(experiment, preset, seeds)
         write_atomically(folder / SETTINGS, json.dumps(identity))
-        configs = {
-            panel: panel_config(experiment, preset, panel, folder, how)
-            for panel in experiment.panels
-        }
-        results, extras, loaded = list[PanelResult](), list[Extra](), Loaded()
-        images, notes, missing = _images(loaded, configs)
-        whole = sum(_passes(one, panel, seeds) * images[panel] for panel, one in configs.items())
+        results, extras = list[PanelResult](), list[Extra]()
+        whole = sum(_passes(one, p, seeds) * images.counts[p] for p, one in configs.items())
+        given = 0.0
+
+        def found(*, last: bool = False) -> Reproduction:
+            """What there is so far, with what an earlier time had of the rest."""
+            rest = [result_in(folder, panel) for panel in list(configs)[len(results) :]]
+            now = Reproduction(
+                folder, experiment, preset, seeds, (*results, *rest), tuple(extras), images.notes
+            )
+            return now.keeping(before) if before and (images.missing or not last) else now
+
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
-            if panel in missing:
-                yield PanelMissing(panel, missing[panel])
-                results.append(PanelResult(panel, None, without(config)))
+            if panel in images.missing:
+                yield PanelMissing(panel, images.missing[panel])
+                results.append(result_in(folder, panel, without(config)))
                 continue
-            data = loaded.data_of(config)
+            data = images.loaded.data_of(config)
             left = cell = 0.0
             for event in compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse):
                 if isinstance(event, CellStarted):
                     left = sum(
-                        _passes(one, other, seeds, unfinished=True) * images[other]
+                        _passes(one, other, seeds, unfinished=True) * images.counts[other]
                         for other, one in list(configs.items())[number - 1 :]
                     )
                     own = event.row.config(config, event.seed, Path(str(config.out)))
-                    cell = 0.0 if event.trained else epochs_in(own) * images[panel]
+                    cell = epochs_in(own) * images.counts[panel]
+                    if event.reused:
+                        given, left = given + cell, left - cell
+                    if event.trained:
+                        cell = 0.0
                 elif isinstance(event, Started | RoundDone):
                     done = (
                         event.finished_rounds
                         if isinstance(event, Started)
                         else event.record["round"]
                     )
-                    yield WorkLeft((left - cell * done / config.rounds) / whole)
+                    yield WorkLeft((left - cell * done / config.rounds) / whole, given / whole)
                 elif isinstance(event, Compared):
                     results.append(PanelResult(panel, event.comparison))
                 yield event
+            found().write()  # before what is measured, which may take long
             extras += yield from _measured(experiment, panel, config, data, folder, how or {})
-            so_far = [*results, *(result_in(folder, other) for other in list(configs)[number:])]
-            Reproduction(
-                folder, experiment, preset, seeds, tuple(so_far), tuple(extras), notes
-            ).write()
+            found().write()
         if experiment.measure == "figures":
             extras.append(measures.draw_holdings(next(iter(configs.values())), folder / FIGURES))
-        found = Reproduction(
-            folder, experiment, preset, seeds, tuple(results), tuple(extras), notes
-        )
-        found.write()
-        yield Reproduced(found)
+        reproduction = found(last=True)
+        reproduction.write()
+        yield Reproduced(reproduction)
 
 
 def _measured(
@@ -124,22 +141,6 @@ def _measured(
         yield from measures.join_averaged(panel, config, how)
         extras.append(measures.averaged(panel, config))
     return extras
-
-
-def _images(
-    loaded: Loaded, configs: Mapping[Panel, Config]
-) -> tuple[dict[Panel, int], tuple[str, ...], dict[Panel, str]]:
-    """How many training images panels have, what there is of each data set, and what is missing."""
-    counts, notes, missing = dict.fromkeys(configs, 0), list[str](), dict[Panel, str]()
-    for panel, config in configs.items():
-        try:
-            data = loaded.data_of(config)
-        except RepperError as error:
-            missing[panel] = str(error)
-            continue
-        counts[panel] = len(data.train)
-        notes.append(f"{data.name}, {data.note or f'{len(data.train)} train images'}")
-    return counts, tuple(dict.fromkeys(notes)), missing
 
 
 def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:
@@ -176,5 +177,5 @@ def _check_folder(
                 f"{folder} already holds a reproduction: add --resume to go on with it, "
                 f"or choose another --out"
             )
-    elif folder.is_dir() and any(p.name != run_folder.LOCK for p in folder.iterdir()):
+    elif run_folder.holds_more(folder):
         raise RepperError(f"--out {folder} is not empty and holds no reproduction: choose another")

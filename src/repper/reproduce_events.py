@@ -33,9 +33,13 @@ class PanelStarted:
 
 @dataclass(frozen=True)
 class WorkLeft:
-    """How much of the whole is still to do, from 1 at first to 0."""
+    """How much of the whole is still to do, from 1 at first to 0.
+
+    `given` is how much of what is done took no time, because trainings were taken as they were.
+    """
 
     share: float
+    given: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ CAPTIONS = {
     "encoder, which is the common one after one more round there; test images of all classes by "
     "the server's (t-SNE)",
     "accuracy-per-class": "Accuracy per class of two clients drawn at random, classes by falling "
-    "count",
+    "count; bars of few test images mean little",
     "new-clients": "New clients: over epochs of their heads, and each one at the end",
 }
 UNSET = {"train_images": "all", "head_epochs": "at least 10, and 100 steps"}
@@ -68,6 +68,11 @@ class Reproduction:
             preset, seeds = PRESETS[found["preset"]], int(found["seeds"])
         except (KeyError, TypeError, ValueError) as error:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
+        return cls.read(folder, experiment, preset, seeds)
+
+    @classmethod
+    def read(cls, folder: Path, experiment: Experiment, preset: Preset, seeds: int) -> Reproduction:
+        """What is finished of this experiment in its folder."""
         path = folder / FOUND
         kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
         results = [
@@ -158,7 +163,9 @@ class Reproduction:
         for each in self.tables():
             parts += [f"## {each.title}", each.note, _table(each.cells)]
         if pictures := list(self.figures()):
-            shown = [f"![{caption}]({FIGURES}/{path.name})" for caption, path in pictures]
+            shown = [
+                f"![{caption}]({FIGURES}/{path.name})\n\n*{caption}.*" for caption, path in pictures
+            ]
             parts += ["## Figures", *shown]
         parts += [
             "## Every comparison",
@@ -170,6 +177,16 @@ class Reproduction:
             ),
         ]
         return "\n\n".join(parts) + "\n"
+
+    def keeping(self, before: Reproduction) -> Reproduction:
+        """With what an earlier time had measured, and this has not."""
+        extras = {extra.title: extra for extra in (*before.extras, *self.extras)}
+        images = dict.fromkeys((*self.images, *before.images))
+        return replace(self, extras=tuple(extras.values()), images=tuple(images))
+
+    @property
+    def has_results(self) -> bool:
+        return any(result.comparison for result in self.panels)
 
     @property
     def unfinished(self) -> bool:
@@ -223,6 +240,7 @@ class Reproduction:
         """The machine, and what the trainings took there; rows of one training share it."""
         trained: dict[tuple[str, str, int], float] = {}
         machines: list[str] = []
+        reused = set()
         for result in self.panels:
             folder = result.comparison.folder / CELLS if result.comparison else None
             for cell in sorted(folder.glob(f"*/{RESULT}")) if folder else ():
@@ -230,14 +248,19 @@ class Reproduction:
                 config, seconds = run.config, run.result["seconds"]
                 if config.method not in {row.partition("+")[0] for row in result.panel.rows}:
                     continue  # of an earlier comparison in the same folder
-                trained[result.panel.name, config.method, config.seed] = seconds["crl"]
+                training = result.panel.name, config.method, config.seed
+                trained[training] = seconds["crl"]
                 found = read_json(run.folder / ENVIRONMENT)
+                if found.get("reused"):
+                    reused.add(training)
+                found = found.get("training", found)
                 machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
         if trained:
             minutes = round(sum(trained.values()) / 60)
             took = f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
             where = "; ".join(dict.fromkeys(machines))
-            yield f"{len(trained)} trainings, {took} in all on {where}."
+            taken = f"; {len(reused)} of them were made by another command" if reused else ""
+            yield f"{len(trained)} trainings, {took} in all on {where}{taken}."
 
     def claim_cells(self, shown: int = 3) -> list[list[str]]:
         """Every claim of the paper, computed from its numbers and from ours."""

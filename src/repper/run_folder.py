@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,14 @@ SITES = "sites.json"
 SCORES = "clients.parquet"
 CURVES = "curves.parquet"
 RESULT = "result.json"
+EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
 LOCK = ".lock"
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
 RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
-OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, BOARD}
+OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,13 @@ def _holds_any(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
+def holds_more(folder: Path) -> bool:
+    """Whether a folder holds more than a lock, and what a crash has left of a first file."""
+    if not folder.is_dir():
+        return False
+    return any(p.name != LOCK and not p.name.endswith(".tmp") for p in folder.iterdir())
+
+
 def prepare(folder: Path, *, overwrite: bool) -> None:
     """Make the folders of a run; with `overwrite`, without what an earlier run left there."""
     try:
@@ -161,29 +169,13 @@ def check_private(folder: Path, method: Method, number: int) -> None:
             )
 
 
-def branch(source: Path, target: Path, personalize: str) -> None:
-    """Make a folder of a run that has trained what the finished one in `source` has.
-
-    Its clients will do `personalize` last. Resume it to have them do so. The configuration goes
-    last: it marks a run.
-    """
-    config = replace(read_run_config(source), personalize=personalize, out=str(target))
-    prepare(target, overwrite=False)
-    if (source / PRIVATE).is_dir():
-        PrivateStore(source / PRIVATE).link_to(target / PRIVATE)
-    if (source / CHECKPOINT).is_file():
-        read_params(source / CHECKPOINT)  # so that damage is not passed on
-        shutil.copyfile(source / CHECKPOINT, target / CHECKPOINT)
-    for name in (ROUNDS, PARTITION, ENVIRONMENT):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    write_atomically(target / CONFIG, tomli_w.dumps(config.to_toml()))
-
-
 def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:
     """Write what is known before the first round. The configuration goes last: it marks a run."""
     partition.save(folder / PARTITION, data)
-    write_atomically(folder / ENVIRONMENT, json.dumps(environment(config.device), indent=2))
+    before = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
+    trained = {key: before[key] for key in ("training", "reused") if key in before}
+    now = environment(config.device) | trained
+    write_atomically(folder / ENVIRONMENT, json.dumps(now, indent=2))
     write_atomically(folder / CONFIG, tomli_w.dumps(config.to_toml()))
 
 

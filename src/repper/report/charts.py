@@ -35,6 +35,9 @@ SHAPES = (
 )  # fmt: skip
 """A marker for each colour, like those of Matplotlib's figures."""
 
+TURNS = 7
+"""How many kinds of dashes the page's style has."""
+
 Scale = Callable[[float], float]
 """From a value to its place in the drawing."""
 
@@ -74,7 +77,7 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> H
         for one in series
     ]
     drawing = _svg(title, LINES, HEIGHT, marks, said)
-    return _figure(title, drawing, legend({one.name: one.look for one in series}))
+    return _figure(title, drawing, legend({one.name: one.look for one in series}, lines=True))
 
 
 def strips(
@@ -241,13 +244,15 @@ def scatter(title: str, points: Numbers, labels: NDArray[np.int64], names: Seque
     return _figure(title, _svg(title, size, size, marks), key)
 
 
-def legend(looks: Mapping[str, Look], others: bool = False) -> Html:
-    """Which colour and marker is what."""
+def legend(looks: Mapping[str, Look], others: bool = False, lines: bool = False) -> Html:
+    """Which colour and marker is what, and with `lines` which dashes."""
     if len(looks) < 2:
         return Html("")
     named = [(name, _kind(look), look) for name, look in looks.items()]
+    line = tag("path", d="M-18 0H18", class_="line") if lines else Html("")
+    box, size = ("-18 -6 36 12", "key wide") if lines else ("-6 -6 12 12", "key")
     items = [
-        tag("li", tag("svg", _mark(look, 0, 0), viewBox="-6 -6 12 12", class_=f"key {kind}",
+        tag("li", tag("svg", line, _mark(look, 0, 0), viewBox=box, class_=f"{size} {kind}",
                       aria_hidden="true"), name)
         for name, kind, look in [*named, *([("others", "other", Look(0))] if others else [])]
     ]  # fmt: skip
@@ -263,7 +268,7 @@ def _mark(look: Look, x: float, y: float, note: str = "") -> Html:
 
 def _kind(look: Look) -> str:
     """The classes that the page's style knows a look by."""
-    return f"c{look.colour}" + (f" t{min(look.turn, 3)}" if look.turn else "")
+    return f"c{look.colour}" + (f" t{min(look.turn, TURNS)}" if look.turn else "")
 
 
 def _figure(title: str, drawing: Html, *below: Html) -> Html:

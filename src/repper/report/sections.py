@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from repper.comparison import Line, figure
+from repper.comparison import figure, gain_text
 from repper.config import OPTIONS
-from repper.embedding import GROUPS, MEANING, PARTING, embedding_of
-from repper.encoders.encoder import SHARED
+from repper.embedding import GROUPS, MEANING, PARTING, embedding_of, encoder_label
 from repper.errors import RepperError
 from repper.evaluate import Counts
 from repper.files import read_json
@@ -46,12 +47,15 @@ def _what(subject: Subject) -> Iterator[Html]:
     run = subject.first
     config, result = run.config, run.result
     rows = ", ".join(subject.rows)
-    how = (
-        f"{config.rounds} rounds of {config.epochs} local epochs, {config.participation:.0%} of "
-        "the clients in a round"
-        if config.rounds
-        else "who fit heads on the encoder of a finished run"
-    )
+    if config.rounds:
+        how = (
+            f"{config.rounds} rounds of {config.epochs} local epochs, {config.participation:.0%} "
+            "of the clients in a round"
+        )
+    elif config.init:
+        how = "who fit heads on the encoder of a finished run"
+    else:
+        how = "who fit heads on an encoder that was not trained"
     yield tag(
         "p",
         f"{rows} on {config.data}: {result['clients']} clients, {how}, encoder {config.encoder}.",
@@ -98,20 +102,11 @@ def _results(subject: Subject) -> Iterator[Html]:
                 line.row, accuracy, *([number(line.deviation)] if several else []),
                 number(line.spread),
                 number(line.head_classes), number(line.tail_classes), number(line.worst_tenth),
-                _difference(line),
+                number(None) if line.difference is None
+                else (gain_text(line.difference, line.low, line.high), line.difference),
             ]
         )  # fmt: skip
     yield table("Results", heading, rows, note=comparison.caption(), labels=list(subject.rows))
-
-
-def _difference(line: Line) -> Cell:
-    """What a row has more than the reference, and the interval."""
-    if line.difference is None:
-        return number(None)
-    text = f"{line.difference:+.2f}"
-    if line.low is not None and line.high is not None:
-        text += f" [{line.low:+.2f}, {line.high:+.2f}]"
-    return text, line.difference
 
 
 def _one_result(run: Run) -> Iterator[Html]:
@@ -219,11 +214,13 @@ def _classes(subject: Subject) -> Iterator[Html]:
     """Accuracy per class: of each client for one run, the mean over clients for several."""
     classes = subject.first.classes
     if len(subject.rows) == 1:
-        scores = [s for s in subject.first.scores() if s.tested.sum()][:MOST_CLIENTS]
+        tested = [s for s in subject.first.scores() if s.tested.sum()]
+        scores = tested[:MOST_CLIENTS]
         values = np.array([_by_class(s.correct, s.tested) for s in scores])
         names = _client_names(subject.first)
         rows = [names[s.client] for s in scores]
         title = "Accuracy per client and class, %; empty where a client has no test image"
+        title += _first_of(tested) + (", first seed" if len(subject.seeds) > 1 else "")
     else:
         rows = list(subject.rows)
         values = np.array([_mean_by_class(runs) for runs in subject.rows.values()])
@@ -231,6 +228,12 @@ def _classes(subject: Subject) -> Iterator[Html]:
     if len(values):
         yield tag("h3", "Classes")
         yield charts.heat(title, rows, classes, values, filtered=len(subject.rows) > 1)
+
+
+def _first_of(clients: Sequence[object]) -> str:
+    """What a title says where not all clients are shown."""
+    more = len(clients) > MOST_CLIENTS
+    return f", the first {MOST_CLIENTS} of {len(clients)} clients" if more else ""
 
 
 def _by_class(correct: Counts, tested: Counts) -> charts.Numbers:
@@ -247,11 +250,8 @@ def _holdings(subject: Subject) -> Iterator[Html]:
     scores = subject.first.scores()
     counts = np.array([s.train for s in scores])[:MOST_CLIENTS]
     yield tag("h3", "Who holds what")
-    more = (
-        f", the first {MOST_CLIENTS} of {len(scores)} clients" if len(scores) > len(counts) else ""
-    )
     yield charts.bubbles(
-        f"Training images by client and class{more}",
+        f"Training images by client and class{_first_of(scores)}",
         subject.first.classes,
         _client_names(subject.first)[: len(counts)],
         counts,
@@ -260,25 +260,26 @@ def _holdings(subject: Subject) -> Iterator[Html]:
 
 def _embeddings(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "What the encoders see")
-    drawn, seen, note = list[Html](), set[str](), MEANING
+    drawn, seen, notes = list[Html](), set[str](), [MEANING]
     rows: list[list[Cell]] = []
-    try:
-        data = subject.first.config.load_data()
-        for name, runs in subject.rows.items():
-            method, result = name.partition("+")[0], runs[0].result
-            if method in seen:
-                continue
-            seen.add(method)
-            found = embedding_of(runs[0], data)
-            origin = result["encoder_origin"]
-            label = method if origin == SHARED else f"{method} ({origin})"
-            drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
-            silhouettes = [number(value, 3) for value in found.parting.silhouette]
-            rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
-            if found.clients < result["clients"]:
-                note = f"{MEANING} Of {found.clients} clients, which were drawn."
-    except RepperError as error:
-        yield tag("p", f"Not drawn, because the images are not here: {error}", class_="note")
+    # A page is made without the network, whatever the run was allowed to do.
+    load = cache(replace(subject.first.config, download=False).load_data)
+    for name, runs in subject.rows.items():
+        if (method := name.partition("+")[0]) in seen:
+            continue
+        seen.add(method)
+        label = encoder_label(method, runs[0])
+        try:
+            found = embedding_of(runs[0], load)
+        except RepperError as error:
+            yield tag("p", f"{label} is not drawn: {error}", class_="note")
+            continue
+        drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
+        silhouettes = [number(value, 3) for value in found.parting.silhouette]
+        rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
+        if found.clients < runs[0].result["clients"]:
+            notes[1:] = [f"Of {found.clients} clients, which were drawn."]
+    if not drawn:
         return
     yield tag(
         "p",
@@ -288,8 +289,8 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         class_="note",
     )
     yield tag("div", *drawn, class_="side")
-    heading = [f"{what}, {of}" for what in PARTING for of in GROUPS]
-    yield table("How well the features part the classes", ["encoder", *heading], rows, note=note)
+    heading = ["encoder", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]
+    yield table("How well the features part the classes", heading, rows, note=" ".join(notes))
 
 
 def _costs(subject: Subject) -> Iterator[Html]:
@@ -312,6 +313,7 @@ def _costs(subject: Subject) -> Iterator[Html]:
 
 def _environment(subject: Subject) -> Iterator[Html]:
     found = read_json(subject.first.folder / ENVIRONMENT)
+    found = found.get("training", found)  # of the run that it was taken from
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     facts = [
         ("processor", f"{found['processor']}, {found['cores']} cores"),

@@ -1,0 +1,124 @@
+"""Trainings that are taken from finished runs, so that only heads are fitted anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import tomli_w
+
+from repper.config import Config
+from repper.datasets.dataset import Dataset
+from repper.errors import RepperError
+from repper.files import read_json, write_atomically
+from repper.params import read_params
+from repper.partition import read_partition
+from repper.plan import plan
+from repper.private import PrivateStore
+from repper.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    PARTITION,
+    PRIVATE,
+    RESULT,
+    ROUNDS,
+    check_private,
+    prepare,
+    read_rounds,
+    read_run_config,
+)
+from repper.runs import Run
+
+
+def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool = False) -> None:
+    """Make `target` a run that has trained what the finished one in `source` has.
+
+    Its clients will do `personalize` last: resume it to have them do so. What was in `target`
+    stays until all is there. `elsewhere` is noted: the training was made by another command.
+    """
+    try:
+        check_trained(source)
+    except RepperError as error:
+        raise RepperError(f"{error}; remove {source} to have it trained again") from error
+    config = replace(read_run_config(source), personalize=personalize, out=str(target))
+    made = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(made, ignore_errors=True)
+    prepare(made, overwrite=False)
+    if (source / PRIVATE).is_dir():
+        PrivateStore(source / PRIVATE).link_to(made / PRIVATE)
+    for name in (CHECKPOINT, ROUNDS, PARTITION):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, made / name)
+    before = read_json(source / ENVIRONMENT)
+    training = before.get("training", before)
+    reused = elsewhere or before.get("reused", False)
+    content = before | {"training": training, "reused": reused}
+    write_atomically(made / ENVIRONMENT, json.dumps(content, indent=2))
+    write_atomically(made / CONFIG, tomli_w.dumps(config.to_toml()))
+    if target.exists():
+        shutil.rmtree(target)
+    made.replace(target)
+
+
+def check_trained(folder: Path) -> None:
+    """Refuse a finished run of which something is lost that its training came to."""
+    config = read_run_config(folder)
+    rounds = config.build_schedule().rounds
+    if rounds:
+        _, notes = read_params(folder / CHECKPOINT)
+        if notes.get("round") != str(rounds) or len(read_rounds(folder)) < rounds:
+            raise RepperError(f"{folder} does not hold all {rounds} rounds of its training")
+    check_private(folder, config.build_method(), rounds)
+
+
+@dataclass
+class Trainings:
+    """The finished runs somewhere in a folder, to take trainings from."""
+
+    folder: Path
+    damaged: dict[Path, str] = field(default_factory=dict)
+    """Runs that would have been taken last time, and what is wrong with them."""
+    _found: list[tuple[Path, Mapping[str, object]]] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_dir():
+            raise RepperError(f"there is no folder {self.folder} to reuse trainings of")
+
+    def find(self, cell: Config, data: Dataset, partition: str) -> Path | None:
+        """A run that differs from the cell at most in what its clients do last."""
+        if self._found is None:
+            self._found = list(self._runs())
+        self.damaged.clear()
+        wanted = _training(plan(cell, data).config)  # as it would stand in the run's own folder
+        for folder, training in self._found:
+            try:
+                if training != wanted or _partition(folder, data) != partition:
+                    continue
+                check_trained(folder)
+                return folder
+            except RepperError as error:
+                self.damaged[folder] = str(error)
+        return None
+
+    def _runs(self) -> Iterator[tuple[Path, Mapping[str, object]]]:
+        for path in sorted(self.folder.rglob(RESULT)):
+            try:
+                yield path.parent, _training(Run(path.parent).config)
+            except RepperError:
+                continue  # no run, or none of this version: nothing that could be taken
+
+
+def _partition(folder: Path, data: Dataset) -> str | None:
+    try:
+        return read_partition(folder / PARTITION, data).hash
+    except RepperError:
+        return None  # of other images
+
+
+def _training(config: Config) -> Mapping[str, object]:
+    settings = config.identity() | {"rounds": config.rounds}
+    return {key: value for key, value in settings.items() if key != "personalize"}
