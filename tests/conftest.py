@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import repper as api
+from repper.cli import main
 from repper.config import Config
 from repper.datasets import Dataset, Split, load
 from repper.encoders.encoder import EncoderSpec
@@ -76,6 +80,30 @@ def reported(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def repper(tmp_path):
+    """Run a command in an empty folder, and return what it printed and its exit code.
+
+    It runs in this process: to load PyTorch anew takes longer than most commands.
+    """
+
+    def run(*arguments: object, env: dict[str, str] | None = None):
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, {"COLUMNS": "120", **(env or {})}),
+            contextlib.chdir(tmp_path),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                code = main([str(argument) for argument in arguments])
+            except SystemExit as stop:  # argparse's, after --help and --version
+                code = int(stop.code or 0)
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def repper_process(tmp_path):
     """Run a command as its user would, in an empty folder; returns the finished process."""
 
     def run(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240):

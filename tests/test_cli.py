@@ -160,6 +160,14 @@ def test_bad_input_gets_one_sentence_and_writes_nothing(repper, tmp_path, argume
     assert os.listdir(tmp_path) == []
 
 
+def test_a_process_ends_with_the_code_and_the_sentence(repper_process, tmp_path):
+    process = repper_process("run", "--alpha", 0)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "repper: --alpha must be above 0, got 0\n"
+    assert repper_process("--version").stdout.startswith("repper 0.")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_switch_takes_no_value_and_a_toml_file_can_set_it(repper, tmp_path):
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "x.png").write_text("no image")

@@ -63,9 +63,19 @@ def test_accuracy_per_class_shows_counts_by_falling_size(runs, tmp_path):
 
 
 def test_newcomers_are_drawn(runs, tmp_path):
-    joined = api.join(runs["repper"], clients=3, head_epochs=5, out=tmp_path / "joined")
-    figures.newcomers(tmp_path / "new", {"repper": joined})
-    assert "epochs of the heads" in texts(tmp_path / "new")
+    joined = {
+        name: api.join(run, clients=3, head_epochs=5, out=tmp_path / f"joined-{name}")
+        for name, run in runs.items()
+    }
+    figures.newcomers(tmp_path / "new", joined)
+    written = texts(tmp_path / "new")
+    assert "epochs of the heads" in written
+    assert written[-2:] == ["repper", "fedavg"]
+    # A marker in the legend, and one for each of three clients, of either method side by side.
+    drawn = (tmp_path / "new.svg").read_text()
+    right = drawn[drawn.index('id="axes_2"') :]
+    places = [float(x) for x in re.findall(r'<use xlink:href="#m\w+" x="([\d.]+)"', right)]
+    assert len(set(places)) > 6
 
 
 def test_the_nearest_other_image_is_never_the_image_itself():
@@ -77,11 +87,32 @@ def test_the_nearest_other_image_is_never_the_image_itself():
     assert nearest_other(r, np.arange(3)) == 0.0
 
 
-def test_features_of_a_good_encoder_part_classes_and_others_do_not(runs, digits_data):
-    found = {name: parting_of(run, digits_data) for name, run in runs.items()}
-    for parting in found.values():
-        assert all(-1 <= value <= 1 for value in parting.silhouette)
-        assert all(0 <= value <= 100 for value in parting.nearest)
+def lit(count, told):
+    """Images of four classes: each with its own quarter lit, or with nothing that tells."""
+    random = np.random.default_rng(count)
+    labels = np.arange(count) % 4
+    images = random.integers(0, 40, (count, 1, 8, 8), dtype=np.uint8)
+    for image, label in zip(images, labels if told else random.permutation(labels), strict=True):
+        image[0, 2 * label : 2 * label + 2] += 200
+    return api.Split(images, labels)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_features_part_classes_that_images_show_and_no_others(told, tmp_path):
+    data = api.Dataset("lit", tuple("abcd"), lit(400, told), lit(200, told))
+    settings = {"encoder": "pixels", "rounds": 0, "clients": 4, "alpha": 1.0, "engine": "serial"}
+    run = api.run(data, personalize="logistic", out=tmp_path / "run", **settings)
+    found = parting_of(run, data)
+    assert len(found.nearest) == len(found.silhouette) == 3
+    if told:
+        assert found.nearest == (100.0, 100.0, 100.0)
+        assert min(found.silhouette) > 0.5
+    else:
+        assert found.nearest[0] < 60
+        assert max(found.silhouette) < 0.1
+
+
+def test_head_and_tail_are_above_and_below_a_clients_median_class(runs, digits_data):
     counts, _ = read_partition(runs["repper"].folder / "partition.json", digits_data).counts(
         digits_data
     )

@@ -64,7 +64,7 @@ def test_what_is_started_has_tls_and_keys_on_and_installs_and_reports_nothing(tm
     assert deployment.node_environment(tmp_path).items() >= KEEP_MEMORY.items()
 
 
-def test_commands_refuse_what_cannot_be_meant(repper, tmp_path):
+def test_commands_refuse_what_cannot_be_meant(repper_process, tmp_path):
     run, node = ("federate", "home", "--out", "run"), ("node", "n", "--data", ".")
     refused = {
         ("federate", "nowhere", "--stop"): "is not the home of a server: begin with repper serve",
@@ -88,6 +88,6 @@ def test_commands_refuse_what_cannot_be_meant(repper, tmp_path):
     for name in (keys.CA, keys.CERTIFICATE, keys.KEY):
         (tmp_path / "given" / name).write_text("not a certificate")
     for arguments, why in refused.items():
-        done = repper(*arguments)
+        done = repper_process(*arguments)
         assert done.returncode == 2, arguments
         assert why in done.stderr

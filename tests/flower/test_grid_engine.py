@@ -132,7 +132,7 @@ def test_a_site_has_one_open_question_until_it_comes_back():
 # Sites
 
 
-def test_flower_simulation_is_the_serial_run(repper):
+def test_flower_simulation_is_the_serial_run(repper_process):
     """A method that keeps parameters at the clients, in Ray's processes."""
     settings = (
         "run", "--data", "digits", "--clients", 4, "--rounds", 2, "--epochs", 1, "--width", 0.25,
@@ -140,7 +140,7 @@ def test_flower_simulation_is_the_serial_run(repper):
         "--json",
     )  # fmt: skip
     serial, flower = (
-        last_json(repper(*settings, "--engine", engine, "--out", engine))
+        last_json(repper_process(*settings, "--engine", engine, "--out", engine))
         for engine in ("serial", "flower")
     )
     for name in ("encoder_digest", "heads_digest", "accuracy"):
