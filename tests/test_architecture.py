@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "environment", "options", "registry", "files", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
+    "errors", "environment", "files", "options", "registry", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
     "partition", "augment", "compiler", "encoders", "heads", "methods", "personalize", "evaluate",
     "engines/__init__", "config", "config_file", "engines", "federate", "run_folder", "runs", "tensorboard", "plan", "branch", "experiment", "flower",
     "comparison", "grid", "newcomers", "gradients", "experiments", "panels", "beside_paper", "reproduce_events", "reproduction", "palette", "plots", "embedding",

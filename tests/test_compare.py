@@ -1,6 +1,7 @@
 """A comparison is fair, trains no more than it must, and its table says what its runs found."""
 
 import csv
+import dataclasses
 import json
 import shutil
 
@@ -107,6 +108,18 @@ def test_trainings_of_another_folder_are_taken(done, digits, tmp_path):
             Config(out=str(tmp_path / "e"), evaluate_every=1, **QUICK), rows, 1, digits, reuse=folder
         ))  # fmt: skip
     assert not (tmp_path / "e").exists()
+
+
+def test_what_is_needed_is_not_overwritten(done, digits):
+    folder, _ = done
+    config, rows = Config(out=str(folder), **QUICK), rows_of("fedavg")
+    for reuse, init in (
+        (folder, None), (folder / "cells", None), (None, folder / "cells" / "fedavg+keep-seed0"),
+    ):  # fmt: skip
+        given = dataclasses.replace(config, init=init and str(init))
+        with pytest.raises(RepperError, match="--overwrite would delete what --(reuse|init)"):
+            next(compare(given, rows, 1, digits, overwrite=True, reuse=reuse))
+    assert (folder / "cells" / "fedavg+keep-seed0" / "result.json").is_file()
 
 
 def damage_checkpoint(run):

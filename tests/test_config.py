@@ -56,6 +56,28 @@ def test_stage1_clients_that_do_not_exist_are_refused(text):
         Config(stage1_clients=text, clients=5).check_clients()
 
 
+def test_the_same_clients_are_the_same_setting_however_written(tmp_path):
+    listed = from_toml(tmp_path, "stage1-clients = [7, 0, 3]")
+    for text in ("0,3,7", "7, 3,0,", "0,3,3,7"):
+        assert Config(stage1_clients=text).identity() == listed.identity()
+    assert Config(stage1_clients="3").stage1() == (0, 1, 2)
+    assert from_toml(tmp_path, "stage1-clients = [3]").stage1() == (3,)
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/anna")
+    config = Config(out="~/runs/a", init="~/b", partition="~/p.json", data="digits")
+    assert (config.out, config.init) == ("/home/anna/runs/a", "/home/anna/b")
+    assert config.partition == "/home/anna/p.json"
+    assert Config(out="~nobody-here/x").out == "~nobody-here/x"
+
+
+def test_what_local_and_central_stand_for_is_exact():
+    config = Config(method="central", clients=20, participation=0.65, rounds=100)
+    stands_for = config.build_schedule().stands_for
+    assert int(65 * stands_for) == 100  # 13 of 20 clients: with floats 99.99
+
+
 def test_toml_sets_what_flags_set(tmp_path):
     config = from_toml(
         tmp_path,

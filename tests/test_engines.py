@@ -12,7 +12,7 @@ import torch
 from repper.batches import batches
 from repper.config import Config
 from repper.edge import read_head
-from repper.encoders.encoder import EncoderSpec
+from repper.encoders.encoder import EncoderSpec, extract
 from repper.engines import ENGINES
 from repper.engines.client import Clients, Task
 from repper.engines.pool import PoolEngine
@@ -44,6 +44,21 @@ def task_for(data, private=None, **settings):
         PrivateStore(private).begin(clone(initial_own(method, network)))
     task = Task(config, spec, partition, data.classes, data.flip, "cpu", private if own else None)
     return task, clone(select(params_of(network), method.shared))
+
+
+def test_features_of_large_images_are_taken_a_few_at_once():
+    seen = []
+
+    class Watched(torch.nn.Module):
+        def forward(self, images):
+            seen.append(len(images))
+            return images.mean((1, 2, 3))[:, None]
+
+    for size, expected in ((8, [12]), (32, [12]), (224, [10, 2]), (1024, [1] * 12)):
+        images = torch.arange(12, dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(12, 1, size, size)
+        seen.clear()
+        assert extract(Watched(), images).argsort(0).flatten().tolist() == list(range(12))
+        assert seen == expected
 
 
 def everything(engine, shared, clients, folder=None):

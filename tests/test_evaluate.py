@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from repper.evaluate import Score, knn_accuracy, score, summarize
+from repper.evaluate import Score, knn_accuracy, knn_votes, score, summarize
 
 
 def client(number, train, tested, correct):
@@ -59,8 +59,22 @@ def test_knn_by_hand():
     assert knn_accuracy(memory, labels, queries, np.array([0, 1, 1]), k=2) == pytest.approx(200 / 3)
     # Of four neighbours two vote for each class: the nearest decides.
     assert knn_accuracy(memory, labels, queries, np.array([0, 1, 0]), k=4) == 100
+    # So it does where the others of its class are the farthest.
+    angles = np.linspace(0, 1, 10)
+    ten, far = np.stack([np.cos(angles), np.sin(angles)], 1), np.array([0, *[1] * 5, *[0] * 4])
+    assert knn_votes(ten, far, ten[:1], k=10).tolist() == [0]
     # A class that is not in the memory can only be missed.
     assert knn_accuracy(memory, labels, queries, np.array([7, 7, 7]), k=1) == 0
+
+
+def test_many_queries_vote_as_each_would_alone(monkeypatch):
+    random = np.random.default_rng(0)
+    memory, queries = random.random((50, 8)), random.random((70, 8))
+    labels = random.integers(0, 4, 50)
+    whole = knn_votes(memory, labels, queries)
+    monkeypatch.setattr("repper.evaluate.AT_ONCE", 16)
+    assert (knn_votes(memory, labels, queries) == whole).all()
+    assert len(knn_votes(memory, labels, queries[:0])) == 0
 
 
 def test_clients_without_test_images_do_not_count():

@@ -214,6 +214,15 @@ def test_folders_that_cannot_be_used_say_why(root, make, by_client, message):
         load(root, by_client=by_client)
 
 
+def test_names_of_all_the_world_are_text(root):
+    """As of macOS's screenshots, with their narrow space, and of other scripts."""
+    for label in ("\u732b\u3000x", "a\u00a0b"):
+        fill(root / label, 3, name="9.41.00\u202fAM {}.png")
+    (root / "a\u00a0b" / "notes\n.txt").write_text("no image")
+    assert load(root).classes == ("a\u00a0b", "\u732b\u3000x")
+    assert Config(data=str(root)).data == str(root)
+
+
 @pytest.fixture
 def federation(root):
     """Two clients with classes in common, one of them with its own test folder."""
@@ -239,6 +248,14 @@ def test_folders_of_clients_become_their_partition(federation, tmp_path):
     partition.save(tmp_path / "p.json", data)
     config = Config(data=str(federation), partition=str(tmp_path / "p.json"))
     assert read_partition(tmp_path / "p.json", config.load_data()).hash == partition.hash
+
+
+def test_a_class_that_nobody_can_test_is_learned_all_the_same(federation):
+    fill(federation / "ben" / "train" / "fox", 1)
+    data = load(federation, by_client=True)
+    fox = data.classes.index("fox")
+    assert (data.train.labels == fox).sum() == 1
+    assert (data.test.labels == fox).sum() == 0
 
 
 def test_a_part_of_a_federation_keeps_every_client(federation):

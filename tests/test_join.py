@@ -1,15 +1,19 @@
 """Clients that a run has never seen take its encoder and fit their own heads."""
 
+import dataclasses
 import hashlib
 import json
+import shutil
 
 import pytest
+import tomli_w
 
 import repper as api
 from conftest import last_json, make_dataset
 from repper.edge import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
+from repper.newcomers import join_config
 from repper.params import digest, is_encoder, read_params, select
 from repper.private import PrivateStore
 
@@ -111,6 +115,7 @@ def test_newcomers_to_a_run_with_a_manifest_are_dealt_other_images(digits, tmp_p
     )
     joined = api.join(run, head_epochs=3, out=tmp_path / "j")
     assert joined.config.partition == "dirichlet"
+    assert joined.config.alpha == run.config.alpha == 1.0  # the manifest's
     hashes = [json.loads((r.folder / "partition.json").read_text())["hash"] for r in (run, joined)]
     assert hashes[0] == partition.hash != hashes[1]
 
@@ -135,6 +140,15 @@ def test_heads_have_the_settings_of_the_run_unless_told_otherwise(digits, tmp_pa
     assert (joined.config.head_lr, joined.config.head_input) == (0.5, "r")
 
 
+def test_newcomers_do_not_inherit_the_leave_to_download(runs, tmp_path):
+    run = api.open_run(shutil.copytree(runs["fedavg"].folder, tmp_path / "copy"))
+    settings = dataclasses.replace(run.config, download=True).to_toml()
+    (run.folder / "config.toml").write_text(tomli_w.dumps(settings))
+    assert run.config.download
+    assert not join_config(run, {"data": "cifar100"}, same_clients=False).download
+    assert join_config(run, {"download": True}, same_clients=False).download
+
+
 def test_what_cannot_join_is_refused(runs, digits, tmp_path):
     with pytest.raises(RepperError, match="--personalize keep begins with a head that was trained"):
         api.join(runs["fedavg"], digits, personalize="keep", out=tmp_path / "j")
@@ -144,6 +158,11 @@ def test_what_cannot_join_is_refused(runs, digits, tmp_path):
         api.join(runs["fedavg"], make_dataset(), same_clients=True, out=tmp_path / "j")
     with pytest.raises(RepperError, match="unknown setting 'rounds'"):
         api.join(runs["fedavg"], digits, rounds=3, out=tmp_path / "j")
+    with pytest.raises(RepperError, match="needs a run of fedrep, .* is one of fedavg"):
+        api.run(
+            digits, method="fedrep", init=str(runs["fedavg"].folder), init_clients="same",
+            out=tmp_path / "j", **{k: v for k, v in QUICK.items() if k != "method"},
+        )  # fmt: skip
     with pytest.raises(RepperError, match="is not a run folder"):
         api.join(tmp_path, digits, out=tmp_path / "j")
     assert not (tmp_path / "j").exists()

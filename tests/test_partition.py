@@ -137,9 +137,10 @@ def test_a_changed_or_foreign_manifest_is_refused(tmp_path, digits):
     path.write_text(json.dumps(manifest))
     with pytest.raises(RepperError, match="do not match its hash"):
         read_partition(path, digits)
-    path.write_text("{}")
-    with pytest.raises(RepperError, match="not a partition manifest"):
-        read_partition(path, digits)
+    for damage in ({}, {"clients": [{"train": ["a", "b"], "test": []}]}, {"settings": None}):
+        path.write_text(json.dumps(manifest | damage if damage else {}))
+        with pytest.raises(RepperError, match="not a partition manifest"):
+            read_partition(path, digits)
     path.write_text("no json")
     with pytest.raises(RepperError, match="damaged or not JSON"):
         read_partition(path, digits)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,6 +282,47 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, e
         assert last_json(resumed)[key] == whole[key]
 
 
+def test_the_workers_of_a_killed_run_end_with_it(tmp_path):
+    """Else one could write what a client keeps into the run that replaces this one."""
+    settings = ["--clients", 2, "--participation", 1, "--epochs", 10_000, "--method", "fedrep"]
+    command = [sys.executable, "-m", "repper", "run", *map(str, settings), "--workers", "2"]
+    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    try:
+        while len(busy := [pid for pid in descendants(run.pid) if seconds_of(pid) > 1]) < 2:
+            assert run.poll() is None
+            assert time.monotonic() < deadline, "no worker trains"
+            time.sleep(0.1)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in busy):
+        assert time.monotonic() < deadline, "a worker goes on"
+        time.sleep(0.1)
+
+
+def stat(pid):
+    """A process's fields after its name, which may hold anything; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def seconds_of(pid):
+    fields = stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0
+
+
+def descendants(pid):
+    parents = {p.name: stat(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()}
+    found = {str(pid)}
+    for _ in range(4):
+        found |= {child for child, fields in parents.items() if fields and fields[1] in found}
+    return found - {str(pid)}
+
+
 def test_clients_without_test_images_are_personalized_too(tmp_path):
     data = make_dataset(train=90, test=3)
     run = api.run(data, out=str(tmp_path / "a"), min_test=0, **{**SETTINGS, "clients": 6})
@@ -363,10 +405,18 @@ def test_a_moved_run_knows_where_it_is(finished, tmp_path):
     assert api.open_run(tmp_path / "moved").result["run"] == str(tmp_path / "moved")
 
 
-def test_a_head_that_diverges_is_refused_and_named(tmp_path, digits):
+def test_a_head_that_diverges_is_named_and_can_be_had_otherwise(tmp_path, digits, finished):
     wild = {"head_optimizer": "sgd", "head_lr": 1e6, "head_weight_decay": 1e6}
-    with pytest.raises(RepperError, match="the head of client 0 diverged: try a lower --head-lr"):
-        api.run(digits, out=tmp_path / "a", **{**SETTINGS, "rounds": 0}, **wild)
+    told = "the head of client 0 diverged: try a lower --head-lr"
+    with pytest.raises(RepperError, match=told) as refused:
+        api.run(digits, out=tmp_path / "a", **SETTINGS, **wild)
+    # The rounds are not lost: heads may have other settings until there are heads.
+    assert "--resume to keep the encoder" in str(refused.value)
+    tame = api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS, head_lr=0.05)
+    assert tame.config.head_lr == 0.05
+    assert tame.result["encoder_digest"] == finished.result["encoder_digest"]
+    with pytest.raises(RepperError, match="holds another run: its head-lr is 0.05, not 0.01"):
+        api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS)
 
 
 def test_mistakes_in_python_are_sentences_too(tmp_path, finished, digits):

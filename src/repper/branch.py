@@ -89,7 +89,7 @@ class Trainings:
             raise RepperError(f"there is no folder {self.folder} to reuse trainings of")
 
     def find(self, cell: Config, data: Dataset, partition: str) -> Path | None:
-        """A run that differs from the cell at most in what its clients do last."""
+        """A run that differs from the cell at most in its heads."""
         if self._found is None:
             self._found = list(self._runs())
         self.damaged.clear()
@@ -120,5 +120,4 @@ def _partition(folder: Path, data: Dataset) -> str | None:
 
 
 def _training(config: Config) -> Mapping[str, object]:
-    settings = config.identity() | {"rounds": config.rounds}
-    return {key: value for key, value in settings.items() if key != "personalize"}
+    return config.training() | {"rounds": config.rounds}

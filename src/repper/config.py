@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from repper.methods.method import Method
 
 
+STAGE2 = "stage 2: the heads"
+
+
 def _data(default: Any, help: str, **limits: Any) -> Any:
     return option(default, help, "data", **limits)
 
@@ -45,7 +50,7 @@ def _stage1(default: Any, help: str, **limits: Any) -> Any:
 
 
 def _stage2(default: Any, help: str, **limits: Any) -> Any:
-    return option(default, help, "stage 2: the heads", **limits)
+    return option(default, help, STAGE2, **limits)
 
 
 def _how(default: Any, help: str, **limits: Any) -> Any:
@@ -197,6 +202,11 @@ class Config:
     def __post_init__(self) -> None:
         for name, setting in OPTIONS.items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
+        for name in ("out", "init", "partition"):
+            if (path := getattr(self, name)) is not None and path.startswith("~"):
+                # Unlike that of Path, it leaves names of nobody as they are.
+                object.__setattr__(self, name, os.path.expanduser(path))  # noqa: PTH111
+        object.__setattr__(self, "stage1_clients", _same_text(self.stage1_clients))
         if self.validation and not self.evaluate_every:
             raise RepperError(
                 "--validation chooses among evaluated rounds: give --evaluate-every N too"
@@ -289,7 +299,7 @@ class Config:
     def build_schedule(self) -> Schedule:
         """How much the method trains, for the rounds and the participation asked for."""
         clients = len(self.stage1())
-        share = cohort_size(clients, self.participation) / clients
+        share = Fraction(cohort_size(clients, self.participation), clients)
         return self.build_method().schedule(Schedule(share, self.rounds))
 
     def personalize_as(self, client: int) -> str:
@@ -341,12 +351,26 @@ class Config:
         free = {"rounds", "engine", "workers", "out", "data-dir", "download", "tensorboard"}
         return {key: value for key, value in self.to_toml().items() if key not in free}
 
+    def training(self) -> dict[str, Any]:
+        """The settings that decide what stage 1 trains, where no heads are tested on the way."""
+        heads = {setting.key for setting in OPTIONS.values() if setting.group == STAGE2}
+        settings = replace(self, overrides={}).identity()
+        return {key: value for key, value in settings.items() if key not in heads}
+
     def name(self) -> str:
         """A folder name for this run: the same settings have the same name."""
         text = json.dumps(self.identity() | {"rounds": self.rounds}, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
         data = self.data if self.data in DATASETS else Path(self.data).expanduser().resolve().name
         return "-".join(filter(None, [data, self.method, self.personalize, short]))
+
+
+def _same_text(clients: str | None) -> str | None:
+    """The same list of clients as the same text, however it was written; else as it is."""
+    parts = [part.strip() for part in (clients or "").split(",")]
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts if part):
+        return clients
+    return "".join(f"{client}," for client in sorted({int(part) for part in parts if part}))
 
 
 OPTIONS = options_of(Config)

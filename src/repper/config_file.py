@@ -13,7 +13,7 @@ from repper.errors import RepperError, nearest
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, as arguments for `Config`."""
     try:
-        tables = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RepperError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -28,9 +28,9 @@ def read_config(path: Path) -> dict[str, Any]:
         elif name not in OPTIONS:
             raise _unknown_key(path, key)
         elif name == "stage1_clients" and not isinstance(value, str):
-            settings[name] = (
-                ",".join(map(str, value)) + "," if isinstance(value, list) else str(value)
-            )
+            # With a comma after it, one client is not a count.
+            listed = isinstance(value, list)
+            settings[name] = "".join(f"{one}," for one in value) if listed else str(value)
         else:
             try:
                 settings[name] = OPTIONS[name].check(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,10 +16,9 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_samples
 from threadpoolctl import threadpool_limits
 
-from repper.augment import normalize
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import SHARED, EncoderSpec, read_encoder
+from repper.encoders.encoder import SHARED, Encoder, EncoderSpec, extract, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import (
     head_classes,
@@ -196,6 +195,5 @@ def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) ->
     """What an encoder with these parameters makes of images."""
     network = torch.nn.ModuleDict({"encoder": spec.build()})
     load_params(network, params)
-    encoder = network.eval()["encoder"]
-    parts = torch.from_numpy(np.ascontiguousarray(images)).split(512)
-    return torch.cat([encoder(normalize(part)) for part in parts]).numpy()
+    encoder = cast(Encoder, network.eval()["encoder"])
+    return extract(encoder, torch.from_numpy(np.ascontiguousarray(images))).numpy()

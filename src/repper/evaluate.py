@@ -97,6 +97,10 @@ def knn_accuracy(
     return _percent((voted == labels).sum(), len(labels))
 
 
+AT_ONCE = 1024
+"""Queries that are compared with all of the memory at once."""
+
+
 def knn_votes(
     memory: NDArray[Any], memory_labels: Counts, queries: NDArray[Any], k: int = 10
 ) -> Counts:
@@ -104,11 +108,14 @@ def knn_votes(
     unit = [
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (memory, queries)
     ]
-    similarity = unit[1] @ unit[0].T
-    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-    votes = memory_labels[nearest]
-    # A vote of 1 each, and a little more for nearer ones, so that the nearest decides a tie.
-    weights = 1 + np.linspace(0.1, 0, votes.shape[1]) / votes.shape[1]
+    nearest = [
+        np.argsort(-(unit[1][first : first + AT_ONCE] @ unit[0].T), axis=1, kind="stable")[:, :k]
+        for first in range(0, max(1, len(queries)), AT_ONCE)
+    ]
+    votes = memory_labels[np.concatenate(nearest)]
+    # A vote of 1 each, and a little more for each than for all farther ones together, so that the
+    # nearest decides a tie.
+    weights = 1 + 0.1 * 0.5 ** np.arange(1, votes.shape[1] + 1)
     table = np.zeros((len(queries), int(memory_labels.max()) + 1))
     np.add.at(table, (np.arange(len(queries))[:, None], votes), weights)
     voted: Counts = table.argmax(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def federate(
     shared: Params,
     *,
     clients: Sequence[int],
-    participation: float,
+    participation: float | Fraction,
     rounds: int,
     seed: int,
     start: int = 1,
@@ -50,7 +51,7 @@ def federate(
 
 
 def choose_cohort(
-    clients: Sequence[int], participation: float, random: np.random.Generator
+    clients: Sequence[int], participation: float | Fraction, random: np.random.Generator
 ) -> tuple[int, ...]:
     """Different clients at random, in ascending order."""
     size = cohort_size(len(clients), participation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,14 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         raise RepperError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be shown and written down: no control characters, no broken bytes."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
+
+
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RepperError(f"there is no file {path}") from error
     except (OSError, ValueError) as error:

@@ -114,11 +114,17 @@ def compare(
     elsewhere = check_asked(config, seeds, reuse)
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
+    if overwrite:
+        manifest = config.partition if config.partition.endswith(".json") else None
+        _check_kept(folder, {"--reuse": reuse, "--init": config.init, "--partition": manifest})
     data = data or config.load_data()
     for row in rows:
         plan(row.config(config, config.seed, folder), data)
     cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
-    hashes = {seed: replace(config, seed=seed).build_partition(data).hash for _, seed in cells}
+    hashes = {
+        seed: replace(config, seed=seed).build_partition(data).hash
+        for seed in range(config.seed, config.seed + seeds)
+    }
     with run_folder.locked(folder):
         if overwrite:
             _clear(folder)
@@ -170,6 +176,19 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
         if other.training == row.training and Run(path).finished:
             return path
     return None
+
+
+def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
+    """Refuse to delete what the comparison is to begin with."""
+    cells = (folder / CELLS).resolve()
+    for flag, path in used.items():
+        if path is None:
+            continue
+        own = Path(path).resolve()
+        if own == cells.parent or cells in (own, *own.parents):
+            raise RepperError(
+                f"--overwrite would delete what {flag} {path} needs: choose another --out"
+            )
 
 
 def _clear(folder: Path) -> None:

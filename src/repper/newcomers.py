@@ -64,7 +64,8 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
     if same_clients and settings.get("data", before.data) != before.data:
         raise RepperError(f"--same-clients keeps the run's data set {before.data!r}")
     same_data = settings.get("data", before.data) == before.data
-    kept = {n: getattr(before, n) for n in JOIN_SETTINGS if n not in ("out", "image_size")}
+    own = ("out", "image_size", "download")  # the network is asked for anew, or not at all
+    kept = {n: getattr(before, n) for n in JOIN_SETTINGS if n not in own}
     if not same_data:
         # What was said of one data set need not make sense for another.
         kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition")}

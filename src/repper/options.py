@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repper.errors import RepperError, unknown
+from repper.files import is_text
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Option:
         value = self._plain(value)
         if type(value) is not self.kind:
             raise RepperError(f"--{self.key} must be {self._expected}, got {value!r}")
-        if isinstance(value, str) and not value.isprintable():
+        if isinstance(value, str) and not is_text(value):
             raise RepperError(f"--{self.key} holds characters that are not text: {value!r}")
         if self.choices is not None and value not in (known := tuple(self.choices())):
             raise unknown(self.key.replace("-", " "), value, known)

@@ -90,11 +90,12 @@ def read_partition(path: Path, data: Dataset) -> Partition:
             tuple(_as_rows(client[part]) for client in manifest["clients"])
             for part in ("train", "test")
         )
-        partition = Partition(train, test, manifest["settings"])
+        partition = Partition(train, test, dict(manifest["settings"]))
         made_for, expected = manifest["data"]["digest"], manifest["hash"]
+        found = partition.hash
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RepperError(f"{path} is not a partition manifest ({error!r})") from error
-    if partition.hash != expected:
+    if found != expected:
         raise RepperError(f"{path} is damaged: its rows do not match its hash")
     if made_for != data.digest:
         raise RepperError(f"{path} was made for other data than this {data.name!r}")

@@ -50,7 +50,8 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
     data = data or config.load_data()
     if partition is None:
         partition = config.build_partition(data)
-        config = replace(config, clients=partition.clients)
+        named = config.partition
+        config = replace(describe_partition(config, partition), partition=named)
     else:
         partition.check(data)
         config = describe_partition(config, partition)
@@ -139,6 +140,11 @@ def _check_init(config: Config, folder: Path) -> None:
         raise RepperError(f"--out {folder} holds the encoder to start from: choose another --out")
     if config.init_clients == "same":
         earlier = Run(Path(config.init))
+        if earlier.config.method != config.method:
+            raise RepperError(
+                f"--init-clients same needs a run of {config.method}, whose clients keep the same "
+                f"parameters, but {config.init} is one of {earlier.config.method}"
+            )
         if earlier.config.clients != config.clients:
             raise RepperError(
                 f"--init-clients same needs as many clients as {config.init} has: "

@@ -106,7 +106,7 @@ def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool)
                 f"choose another folder"
             )
     elif resume:
-        _check_same(read_run_config(folder), config, folder)
+        _check_same(read_run_config(folder), config, folder, heads=RESULT in found)
     elif not overwrite:
         raise RepperError(
             f"{folder} already holds a run: add --resume to go on with it, "
@@ -143,8 +143,10 @@ def prepare(folder: Path, *, overwrite: bool) -> None:
         raise RepperError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
-def _check_same(old: Config, new: Config, folder: Path) -> None:
-    before, now = old.identity(), new.identity()
+def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
+    """Refuse to go on with other settings; those of heads may be others until there are `heads`."""
+    compared = Config.identity if heads or new.evaluate_every else Config.training
+    before, now = compared(old), compared(new)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise RepperError(

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from repper.augment import normalize
 from repper.config import Config
 from repper.datasets.images import read_image
 from repper.edge.saved_head import read_head
-from repper.encoders.encoder import read_encoder
+from repper.encoders.encoder import Encoder, extract, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score
 from repper.files import read_json
@@ -163,7 +162,8 @@ class Run:
         encoder = torch.nn.ModuleDict({"encoder": spec.build()})
         load_params(encoder, params)
         with torch.no_grad():
-            features = encoder.eval()["encoder"](normalize(torch.from_numpy(images.copy())))
+            network = cast(Encoder, encoder.eval()["encoder"])
+            features = extract(network, torch.from_numpy(images.copy()))
         scores = head.scores(features.numpy())
         return [
             (head.names[row.argmax()], dict(zip(head.names, map(float, row), strict=True)))

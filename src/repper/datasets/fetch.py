@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
+import os
 import shutil
 import ssl
 import sys
@@ -54,6 +56,18 @@ def fetch(remote: Remote, folder: Path) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching the same file
+            return _fetched(remote, path, part)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise RepperError(f"cannot write {part}: {error.strerror or error}") from error
+
+
+def _fetched(remote: Remote, path: Path, part: Path) -> Path:
+    if not (path.is_file() and md5(path) == remote.md5):
         _from_any(remote, part)
         found = md5(part)
         if found != remote.md5:
@@ -63,8 +77,6 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 f"try again, or get the file by other means"
             )
         part.replace(path)
-    except OSError as error:
-        raise RepperError(f"cannot write {part}: {error.strerror or error}") from error
     return path
 
 

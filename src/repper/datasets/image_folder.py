@@ -16,6 +16,7 @@ from repper.datasets.dataset import Dataset, Split
 from repper.datasets.decoded import ImageFile, read_files
 from repper.datasets.folder import counted
 from repper.errors import RepperError
+from repper.files import is_text
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 PARTS = {"train", "test", "val", "valid", "validation"}
@@ -81,7 +82,7 @@ def read_folder(
     left_out = set(unreadable.tolist())
     train, test = _divided(items, left_out, test_share, by_client or site is not None)
     if site is None:
-        classes = _classes(folder, items, train, test)
+        classes = _classes(folder, items, train, test, by_client)
     else:
         classes = _classes_of_site(folder, items, site)
     clients = tuple(sorted({item.client for item in items})) if by_client else ()
@@ -166,11 +167,12 @@ def _listed(folder: Path) -> tuple[list[str], list[ImageFile]]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if not entry.name.isprintable():  # bytes that are no text, or a line break
+            image = entry.name.lower().endswith(ENDINGS)
+            if (image or entry.is_dir()) and not is_text(entry.name):
                 raise RepperError(f"rename {entry.name!r} in {str(folder)!r}: its name is not text")
             if entry.is_dir():
                 names.append(entry.name)
-            elif entry.name.lower().endswith(ENDINGS):
+            elif image:
                 # A link to nowhere is an image that cannot be read.
                 dangling = entry.is_symlink() and not Path(entry.path).exists()
                 state = entry.stat(follow_symlinks=not dangling)
@@ -236,8 +238,9 @@ def _classes_of_site(folder: Path, items: Sequence[Item], site: SiteFolder) -> t
 
 
 def _classes(
-    folder: Path, items: Sequence[Item], train: list[int], test: list[int]
+    folder: Path, items: Sequence[Item], train: list[int], test: list[int], by_client: bool
 ) -> tuple[str, ...]:
+    """The classes; with folders of clients, one that nobody can test is learned all the same."""
     known, tested = ({items[row].label for row in rows} for rows in (train, test))
     if lost := sorted({item.label for item in items} - known - tested):
         raise RepperError(f"class {lost[0]!r} has no image that can be read in {folder}")
@@ -245,7 +248,7 @@ def _classes(
         raise RepperError(
             f"unknown class {unknown[0]!r}: {folder} has images to test on but none to learn from"
         )
-    if untested := sorted(known - tested):
+    if (untested := sorted(known - tested)) and not by_client:
         raise RepperError(f"class {untested[0]!r} has no images to test on in {folder}")
     if len(known) < 2:
         raise RepperError(f"{folder} has one class only, {min(known)!r}: a classifier needs two")

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from repper.augment import normalize
 from repper.encoders import ENCODERS
 from repper.errors import RepperError
 from repper.params import Params, params_of, read_notes, read_params, save_params
@@ -29,6 +30,14 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.body(images)
         return result
+
+
+@torch.no_grad()
+def extract(encoder: Encoder, images: Tensor) -> Tensor:
+    """The features of images (uint8), as they are; of large ones fewer at once, for the memory."""
+    pixels = images.shape[-1] * images.shape[-2]
+    at_once = max(1, min(512, 512 * 32**2 // pixels))
+    return torch.cat([encoder(normalize(part)) for part in images.split(at_once)])
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repper.augment import normalize
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.edge.saved_head import SavedHead
-from repper.encoders.encoder import EncoderSpec
+from repper.encoders.encoder import EncoderSpec, extract
 from repper.engines.engine import Personal, Update
 from repper.engines.trainer import Trainer
 from repper.errors import RepperError
@@ -36,7 +35,6 @@ from repper.personalize import Features, Learner, Personalizer
 from repper.private import PrivateStore
 from repper.seeds import Purpose, stream, torch_seed
 
-EXTRACT_BATCH = 512
 MOST_AT_ONCE, MOST_IMAGES = 32, 4096
 """Clients whose heads are fitted at once: more hardly pays, and their features take memory."""
 
@@ -84,7 +82,11 @@ class Clients:
         network = build_network(self._method, task.spec, len(task.classes), seed=0)
         self._network = network.to(self._device)
         self._live = params_of(self._network)  # what is copied in here is in the network
-        self._trainer = Trainer(self._network, task.config, task.spec, task.flip, self._device)
+        sizes = [len(rows) for rows in task.partition.train]
+        most = sum(sizes) if self._method.pooled else max(sizes)
+        self._trainer = Trainer(
+            self._network, task.config, task.spec, task.flip, self._device, most
+        )
         self._store = PrivateStore(task.private) if task.private else None
         self._shared: Params = {}
         self._encoder_digest = ""
@@ -194,9 +196,12 @@ class Clients:
                 for pupil, head, curve in zip(group, heads, curves, strict=True):
                     curve.append((epoch, self._tested(pupil, head, pupil.test).accuracy))
         for pupil, head, curve in zip(group, heads, curves, strict=True):
+            if every and not curve:  # done before the first epoch to look at
+                curve.append((every, self._tested(pupil, head, pupil.test).accuracy))
             if not all(np.isfinite(array).all() for array in head.arrays.values()):
                 raise RepperError(
-                    f"the head of client {pupil.client} diverged: try a lower --head-lr"
+                    f"the head of client {pupil.client} diverged: try a lower --head-lr, with "
+                    f"--resume to keep the encoder"
                 )
             if save_to is not None:
                 head.save(save_to / f"{pupil.client}.safetensors")
@@ -237,8 +242,7 @@ class Clients:
     @torch.no_grad()
     def _features(self, network: Network, split: Labelled, rows: Rows) -> Features:
         images, labels = self._pick(split, rows)
-        parts = [network.encoder(normalize(part)) for part in images.split(EXTRACT_BATCH)]
-        r = torch.cat(parts)
+        r = extract(network.encoder, images)
         if not bool(torch.isfinite(r).all()):
             raise RepperError(
                 "the encoder's features are not finite: its training diverged, try a lower --lr"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -261,6 +262,7 @@ def _work(
 ) -> None:
     """A worker's life: do what is asked until the other side closes the connection, or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         clients: Clients | None = None
         shared = layout.views(received.tensor)
@@ -282,6 +284,16 @@ def _work(
             except Exception:
                 message = ("crash", traceback.format_exc())
             connection.send(message)
+
+
+def _leave_with_parent() -> None:
+    """End in the middle of a client when the run was killed.
+
+    Else what the client keeps would be written later, perhaps into another run in the same folder.
+    """
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _start_method() -> SpawnContext | ForkServerContext:

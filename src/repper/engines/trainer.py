@@ -22,10 +22,17 @@ class Trainer:
     """Trains one network, which is every client's in turn."""
 
     def __init__(
-        self, network: Network, config: Config, spec: EncoderSpec, flip: bool, device: torch.device
+        self,
+        network: Network,
+        config: Config,
+        spec: EncoderSpec,
+        flip: bool,
+        device: torch.device,
+        most: int,
     ) -> None:
+        """Clients have at most `most` images."""
         self._network, self._config, self._spec, self._flip = network, config, spec, flip
-        self._device = device
+        self._device, self._most = device, most
         self._optimizers: dict[Phase, torch.optim.Adam] = {}
         self._compiled: dict[Phase, Loss] = {}
 
@@ -42,7 +49,7 @@ class Trainer:
         with compiling():
             for phase in phases:
                 self._set_moving(phase)
-                count = phase.views * self._config.batch
+                count = phase.views * min(self._config.batch, self._most)
                 blank = torch.zeros(count, spec.channels, spec.size, spec.size)
                 views = blank.to(self._device, memory_format=torch.channels_last)
                 labels = torch.zeros(count, dtype=torch.int64, device=self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -13,17 +14,17 @@ class Schedule:
     rate that falls with rounds.
     """
 
-    participation: float
+    participation: Fraction
     rounds: int
-    stands_for: float = 1.0
+    stands_for: Fraction = Fraction(1)
 
     def as_everyone(self) -> Schedule:
         """All take part in every round, in C times the rounds: as many epochs as others have."""
         share = self.participation
         rounds = max(1, round(self.rounds * share)) if self.rounds else 0
-        return Schedule(1.0, rounds, 1 / share)
+        return Schedule(Fraction(1), rounds, 1 / share)
 
 
-def cohort_size(clients: int, participation: float) -> int:
+def cohort_size(clients: int, participation: float | Fraction) -> int:
     """`max(round(C * K), 1)`."""
     return max(round(participation * clients), 1)
