@@ -7,6 +7,7 @@ import os
 import socket
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -90,6 +91,13 @@ def test_a_file_is_fetched_once_and_progress_is_told_on_stderr(tmp_path, server,
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "file: 0.7 of 0.7 MB\n")
     fetch.fetch(server.remote(), path.parent)
+    assert server.asked == [("/file", None)]
+
+
+def test_two_who_fetch_the_same_file_do_not_mix_their_parts(tmp_path, server):
+    with ThreadPoolExecutor(2) as both:
+        paths = list(both.map(lambda _: fetch.fetch(server.remote(), tmp_path), range(2)))
+    assert [path.read_bytes() for path in paths] == [CONTENT] * 2
     assert server.asked == [("/file", None)]
 
 
