@@ -122,6 +122,22 @@ def test_what_is_needed_is_not_overwritten(done, digits):
     assert (folder / "cells" / "fedavg+keep-seed0" / "result.json").is_file()
 
 
+def test_rows_that_began_elsewhere_are_not_put_into_one_table(digits, tmp_path):
+    quick = QUICK | {"rounds": 1}
+    first, second = (api.run(digits, out=tmp_path / n, seed=int(n), **quick) for n in "12")
+    start = tmp_path / "start"
+    shutil.copytree(first.folder, start)
+    config = Config(out=str(tmp_path / "c"), init=str(start), **quick)
+    list(compare(config, rows_of("fedavg"), 1, digits))
+    shutil.copyfile(second.folder / "encoder.safetensors", start / "encoder.safetensors")
+    with pytest.raises(RepperError, match="was begun with another encoder than .*start has now"):
+        list(compare(config, rows_of("fedavg,fedprox"), 1, digits, resume=True))
+    # Nor is its training taken for another.
+    other = dataclasses.replace(config, out=str(tmp_path / "d"))
+    events = compare(other, rows_of("fedavg"), 1, digits, reuse=tmp_path / "c")
+    assert not next(event for event in events if isinstance(event, CellStarted)).trained
+
+
 def damage_checkpoint(run):
     path = run / "checkpoint" / "last.safetensors"
     path.write_bytes(path.read_bytes()[:-8] + bytes(8))

@@ -26,6 +26,7 @@ from repper.run_folder import (
     PRIVATE,
     RESULT,
     ROUNDS,
+    check_init,
     check_private,
     prepare,
     read_rounds,
@@ -98,6 +99,7 @@ class Trainings:
             try:
                 if training != wanted or _partition(folder, data) != partition:
                     continue
+                check_init(folder, cell)
                 check_trained(folder)
                 return folder
             except RepperError as error:

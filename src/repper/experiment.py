@@ -148,6 +148,7 @@ def _start_or_resume(
         return Checkpoint(0, initial)
     if read_partition(folder / run_folder.PARTITION, data).hash != partition.hash:
         raise RepperError(f"{folder} was begun with another partition: choose another --out")
+    run_folder.check_init(folder, config)
     checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
     run_folder.check_private(folder, config.build_method(), checkpoint.number)
     result = run_folder.read_result(folder)

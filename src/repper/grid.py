@@ -134,6 +134,7 @@ def compare(
             target = row.cell(folder, seed)
             if Run(target).finished:
                 _check_same_images(target, data, hashes[seed])
+                run_folder.check_init(target, cell)
                 continue
             # Where heads are tested on the way, and may choose the round, each row trains itself.
             own = None if config.evaluate_every else _trained(rows, row, seed, folder)

@@ -21,7 +21,7 @@ from pyarrow import parquet
 from repper.config import Config
 from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import EncoderSpec, save_encoder
+from repper.encoders.encoder import EncoderSpec, read_encoder, save_encoder
 from repper.engines.engine import Personal
 from repper.environment import environment
 from repper.errors import RepperError
@@ -177,8 +177,24 @@ def write_start(folder: Path, config: Config, data: Dataset, partition: Partitio
     before = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
     trained = {key: before[key] for key in ("training", "reused") if key in before}
     now = environment(config.device) | trained
+    if config.init:
+        now["init"] = _init_digest(config)
     write_atomically(folder / ENVIRONMENT, json.dumps(now, indent=2))
     write_atomically(folder / CONFIG, tomli_w.dumps(config.to_toml()))
+
+
+def check_init(folder: Path, config: Config) -> None:
+    """Refuse a run that began with another encoder than --init has now."""
+    before = read_json(folder / ENVIRONMENT).get("init") if config.init else None
+    if before is not None and before != _init_digest(config):
+        raise RepperError(
+            f"{folder} was begun with another encoder than {config.init} has now: restore it, or "
+            f"choose another --out"
+        )
+
+
+def _init_digest(config: Config) -> str:
+    return digest(read_encoder(Path(str(config.init)))[1])
 
 
 def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, chose: bool) -> None:
