@@ -71,6 +71,15 @@ def test_accuracy_is_recorded_after_every_epoch(runs, digits, tmp_path):
     assert {len(curve) for curve in solved.curves().values()} == {1}
 
 
+def test_heads_that_are_done_at_once_are_in_every_curve(runs, tmp_path):
+    """Svm heads have one epoch, and only every fourth is looked at."""
+    joined = api.join(
+        runs["fedavg"], personalize="svm", head_curve=4, clients=3, out=tmp_path / "j"
+    )
+    assert list(joined.mean_curve()) == [4]
+    assert joined.mean_curve()[4] == pytest.approx(joined.accuracy["mean"])
+
+
 def test_newcomers_may_have_other_images_and_other_classes(runs, tmp_path):
     other = make_dataset(train=90, test=45, channels=3, size=12)  # not 1 x 8 x 8 as the run's
     joined = api.join(runs["repper"], other, clients=3, partition="iid", out=tmp_path / "j")

@@ -25,7 +25,7 @@ from repper.experiments import EXPERIMENTS
 from repper.experiments.claims import Finding, Numbers, claims_of
 from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
-from repper.panels import PanelResult, epochs_in, panel_config
+from repper.panels import PanelResult, epochs_in, panel_config, without
 from repper.progress import Display
 from repper.report import write_report
 from repper.reproduce import reproduce
@@ -620,3 +620,11 @@ def test_the_command_line(repper, tmp_path):
     timed = repper("reproduce", "table2", "--estimate", "--data-dir", str(tmp_path))
     assert timed.returncode == 0
     assert timed.stdout.count("no estimate") == 6
+
+
+def test_too_few_images_are_counted(tmp_path):
+    assert (
+        without(Config(train_images=9_999)) == "digits has 1437 training images here, 9999 needed"
+    )
+    missing = Config(data="cifar10", data_dir=str(tmp_path), train_images=5)
+    assert without(missing) == "no images of cifar10 could be loaded"

@@ -135,7 +135,10 @@ def without(config: Config) -> str:
     if config.train_images is not None:
         try:
             count = len(replace(config, train_images=None).load_data().train)
-            return f"{config.data} has {count} training images here, {config.train_images} needed"
+            if count < config.train_images:
+                return (
+                    f"{config.data} has {count} training images here, {config.train_images} needed"
+                )
         except RepperError:
             pass
     return f"no images of {config.data} could be loaded"
