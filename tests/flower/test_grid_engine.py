@@ -129,7 +129,30 @@ def test_a_site_has_one_open_question_until_it_comes_back():
     assert said == ["asking site0 again: it has come back"]
 
 
-# Sites
+def test_a_site_that_came_back_and_answers_badly_is_asked_again():
+    """Its first question is lost with its process, and is no reason not to ask."""
+    nodes = Nodes(in_turn(silent, with_examples(0), good), good)
+
+    def places() -> dict[int, Place]:
+        if nodes.asked:
+            nodes.since[0] = "evening"
+        return nodes.places()
+
+    assert fit(nodes, places=places) == {0: "good", 1: "good"}
+    assert [node for node, _ in nodes.asked] == [0, 1, 0, 0]
+
+
+def test_a_site_that_takes_no_question_has_not_come_back(monkeypatch):
+    nodes, said, refused = Nodes(good, good), list[str](), [1, 1, 1]
+    push = nodes.push_messages
+
+    def pushes(messages):
+        sent = push(messages)
+        return ["" if refused and refused.pop() else number for number in sent]
+
+    monkeypatch.setattr(nodes, "push_messages", pushes)
+    assert fit(nodes, said=said) == {0: "good", 1: "good"}
+    assert said == []
 
 
 def test_flower_simulation_is_the_serial_run(repper_process):

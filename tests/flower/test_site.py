@@ -11,9 +11,13 @@ import torch
 pytest.importorskip("flwr")
 
 
+from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.flower.site import TRAVELS, Site, travelling
+from repper.methods.method import build_network
+from repper.params import params_of, select
 from repper.private import PrivateStore
+from repper.runs import Run
 
 from .nodes import CLASSES, CONFIG, folder_of_site
 
@@ -77,3 +81,23 @@ def test_a_site_goes_back_to_where_the_server_left_it(site):
     assert store.read(0, 5)["head.weight"] == 1
     with pytest.raises(RepperError, match="lost its own parameters of round 2: restore"):
         part.go_back_to(2)
+
+
+@pytest.mark.parametrize("method", ["fedper", "ditto", "lg-fedavg", "fedavg"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_site_keeps_the_encoder_of_its_head(site, method, trained):
+    """Its own where it has trained one, else the common one: `repper predict` needs both."""
+    config = replace(CONFIG, method=method)
+    told = {"settings": travelling(config), "classes": "\n".join(CLASSES)}
+    part = site.part_in(TOLD | told)
+    network = build_network(config.build_method(), part.spec, len(CLASSES), seed=3)
+    shared = select(params_of(network), config.build_method().shared)
+    if trained:
+        part.clients.receive(shared)
+        part.clients.fit(0, 1)
+    part.personalize(shared, 1)
+    _, encoder = read_encoder(part.folder)
+    own = {n: t for n, t in shared.items() if n in encoder and not torch.equal(t, encoder[n])}
+    assert bool(own) == (trained and method == "ditto")
+    images = part.images.test.images[:3]
+    assert len(Run(part.folder).predict(0, images)) == 3

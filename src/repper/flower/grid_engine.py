@@ -200,27 +200,29 @@ class Asking:
 
     def __init__(self, grid: Grid, question: Callable[[int, int], Message]) -> None:
         self._grid, self._question = grid, question
-        self._open: dict[str, int] = {}
+        self._open: dict[str, tuple[int, Place]] = {}
         self._asked: dict[int, Place] = {}
 
     def ask(self, places: Mapping[int, Place]) -> list[int]:
-        """Ask those clients that have no open question at this place."""
+        """Ask those clients that have no open question at this place, and name them."""
         new = [client for client, place in places.items() if self._asked.get(client) != place]
+        reached = []
         for first in range(0, len(new), AT_ONCE):
             part = new[first : first + AT_ONCE]
             sent = self._grid.push_messages([self._question(c, places[c].node) for c in part])
             # A node that was dismissed meanwhile takes no message.
             taken = {number: c for number, c in zip(sent, part, strict=True) if number}
-            self._open |= taken
+            self._open |= {number: (client, places[client]) for number, client in taken.items()}
             self._asked |= {client: places[client] for client in taken.values()}
-        return new
+            reached += taken.values()
+        return reached
 
     def answers(self) -> Iterator[tuple[int, Message | Error]]:
         """What has arrived; who is answering can be asked again.
 
         One by one: only one is in memory at a time, and one that cannot be read spoils no other.
         """
-        for number, client in list(self._open.items()):
+        for number, (client, place) in list(self._open.items()):
             try:
                 reply = next(iter(self._grid.pull_messages([number])), None)
             except UNREADABLE as error:
@@ -230,8 +232,8 @@ class Asking:
                     continue
                 answer = reply.error if reply.has_error() else reply
             del self._open[number]
-            if client not in self._open.values():
-                self._asked.pop(client, None)
+            if self._asked.get(client) == place:
+                del self._asked[client]
             yield client, answer
 
 

@@ -193,7 +193,8 @@ class Part:
         encoder, origin = select(shared, is_encoder), SHARED
         if self.config.build_method().own_encoders:
             store = PrivateStore(self.folder / run_folder.PRIVATE)
-            encoder, origin = store.encoder_of(self.client, number), "this site's own"
+            if own := store.encoder_of(self.client, number):  # it may never have trained one
+                encoder, origin = own, "this site's own"
         save_encoder(self.folder / run_folder.ENCODER, self.spec, encoder, origin)
         result = {
             "method": self.config.method,

@@ -70,7 +70,7 @@ class Method(ABC):
     @property
     def own_encoders(self) -> bool:
         """Whether clients have encoders of their own."""
-        return self.private("encoder.") or self.private("personal.")
+        return self.private("encoder.") or self.personal_copy
 
     @property
     def keeps_private(self) -> bool:

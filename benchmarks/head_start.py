@@ -1,0 +1,83 @@
+"""Why is a head that goes on from the method's better than a new one: by its start, or features?
+
+    repper compare --data cifar10 --methods fedavg+finetune --seeds 3 --out runs/c
+    .venv/bin/python benchmarks/head_start.py runs/c/cells/fedavg+finetune-*
+
+`finetune` starts from the head that the method has trained and takes features as they are; `linear`
+starts from zero, and centres and scales its features. Here are the four ways between, on the same
+encoders, with the same steps. Given are finished runs that differ by their seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import repper
+from repper.encoders.encoder import extract, read_encoder
+from repper.heads.descent import LinearHead
+from repper.heads.together import LinearLayer
+from repper.params import load_params, read_params
+from repper.partition import read_partition
+from repper.run_folder import CHECKPOINT, PARTITION
+
+WAYS = tuple(product(("zero", "the method's"), ("plain", "scaled")))
+
+
+def accuracies(folder: Path) -> dict[tuple[str, str], float]:
+    """The mean accuracy over clients with each way of coming to a head."""
+    data = repper.open_run(folder).config.load_data()
+    partition = read_partition(folder / PARTITION, data)
+    spec, params = read_encoder(folder)
+    network = torch.nn.ModuleDict({"encoder": spec.build()})
+    load_params(network, params)
+    shared, _ = read_params(folder / CHECKPOINT)
+    trained = shared["head.weight"].numpy(), shared["head.bias"].numpy()
+    found: dict[tuple[str, str], list[float]] = {way: [] for way in WAYS}
+    for train, test in zip(partition.train, partition.test, strict=True):
+        x, new = (
+            extract(network.eval()["encoder"], torch.from_numpy(split.images[rows])).numpy()
+            for split, rows in ((data.train, train), (data.test, test))
+        )
+        for way in WAYS:
+            predicted = predict(way, x, data.train.labels[train], trained, new)
+            found[way].append(100 * float((predicted == data.test.labels[test]).mean()))
+    return {way: float(np.mean(each)) for way, each in found.items()}
+
+
+def predict(
+    way: tuple[str, str], x: np.ndarray, labels: np.ndarray, trained: LinearLayer, new: np.ndarray
+) -> np.ndarray:
+    """The labels of new features by a head that was found in this way."""
+    start, features = way
+    mean, scale = np.zeros(x.shape[1], np.float32), np.float32(1)
+    if features == "scaled":
+        mean = x.mean(0)
+        scale = np.sqrt(((x - mean) ** 2).mean())
+    weight, bias = trained
+    # The same function of the features as they are, written for those that are scaled.
+    first = weight * scale, bias + weight @ mean
+    if start == "zero":
+        first = np.zeros_like(weight), np.zeros_like(bias)
+    head = LinearHead()
+    [(_, [(weight, bias)])] = head.solved([head.problem((x - mean) / scale, labels, first)])
+    return ((new - mean) / scale @ weight.T + bias).argmax(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    found = [accuracies(folder) for folder in parser.parse_args().runs]
+    print("| start | features | accuracy | by run |\n|---|---|---|---|")
+    for way in WAYS:
+        each = [run[way] for run in found]
+        listed = ", ".join(f"{one:.1f}" for one in each)
+        print("|", " | ".join(way), f"| {np.mean(each):.1f} | {listed} |")
+
+
+if __name__ == "__main__":
+    main()
