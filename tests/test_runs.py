@@ -1,4 +1,6 @@
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import random
@@ -8,16 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import repper as api
 from conftest import QUICK, last_json, make_dataset
+from repper import run_folder
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
-from repper.run_folder import CHECKPOINT, locked
+from repper.params import save_params
+from repper.run_folder import CHECKPOINT, Checkpoint, locked
 
 SETTINGS = {
     "clients": 4,
@@ -247,9 +253,74 @@ def test_a_torn_last_line_of_the_log_is_dropped(finished, tmp_path, digits):
     assert [record["round"] for record in resumed.rounds()] == [1, 2, 3]
 
 
+def test_a_crash_after_any_file_was_written_loses_nothing(tmp_path, monkeypatch):
+    """In every order of files: private ones, log, chosen round, checkpoint, scores, result."""
+    settings = {
+        **SETTINGS, "rounds": 2, "method": "fedrep", "evaluate_every": 1, "validation": 0.3,
+    }  # fmt: skip
+    data, replaced = make_dataset(), Path.replace
+    whole = api.run(data, out=tmp_path / "whole", **settings)
+    for last in itertools.count(1):
+        left = itertools.count(last, -1)
+
+        def dying(self, target, left=left):
+            done = replaced(self, target)
+            if next(left) == 1:
+                raise KeyboardInterrupt
+            return done
+
+        out = tmp_path / str(last)
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "replace", dying)
+            api.run(data, out=out, **settings)
+            break
+        again = api.run(data, out=out, resume=True, **settings)
+        assert digests(again) == digests(whole)
+        assert again.accuracy == whole.accuracy
+        assert again.result["chosen_round"] == whole.result["chosen_round"]
+        assert len(again.scores()) == 4
+    assert last > 15  # so many files are written
+
+
+def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_path):
+    """Killed when round 3 was the best so far, but not counted yet; then resumed with 2 rounds."""
+    run_folder.prepare(tmp_path, overwrite=False)
+    each = [{"w": torch.full((2,), float(number))} for number in range(4)]
+    for number, chosen in ((1, 1), (2, 1)):
+        checkpoint = Checkpoint(number, each[number], chosen, 61.5)
+        run_folder.write_round(tmp_path, {"round": number}, checkpoint)
+    save_params(tmp_path / "checkpoint" / "chosen-3.safetensors", each[3], {})
+    found = run_folder.read_checkpoint(tmp_path, each[0])
+    assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
+    assert run_folder.read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
+    run_folder.write_round(tmp_path, {"round": 3}, Checkpoint(3, each[3], 3, 70.0))
+    assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == {
+        "last.safetensors", "chosen-3.safetensors",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path, engine):
-    settings = [*QUICK, "--rounds", 14, "--epochs", 2, "--engine", engine, "--workers", 2, "--json"]
+def test_the_ceiling_learns_from_all_images_and_nothing_travels(digits, tmp_path, engine):
+    settings = SETTINGS | {"rounds": 2, "engine": engine, "workers": 2, "personalize": "keep"}
+    run = api.run(digits, out=tmp_path / "a", method="central", **settings)
+    [record] = run.rounds()  # as many epochs as a client has in two rounds of half of them
+    assert (record["cohort"], record["examples"]) == ([4], len(digits.train))
+    assert record["bytes_up"] == record["bytes_down"] == 0
+    assert run.result["groups"]["took_part"]["clients"] == 4
+
+
+@pytest.mark.parametrize("start", [api.run, functools.partial(api.compare, "fedavg")])
+def test_what_goes_on_is_not_replaced_too(tmp_path, digits, start):
+    out = tmp_path / "a"
+    start(data=digits, out=out, **SETTINGS | {"rounds": 0})
+    before = sorted(out.rglob("*"))
+    with pytest.raises(RepperError, match="give one of them"):
+        start(data=digits, out=out, resume=True, overwrite=True, **SETTINGS | {"rounds": 0})
+    assert sorted(out.rglob("*")) == before
+
+
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(repper, tmp_path):
+    settings = [*QUICK, "--rounds", 14, "--epochs", 2, "--engine", "pool", "--workers", 2, "--json"]
     whole = last_json(repper("run", *settings, "--out", "whole"))
     command = [
         sys.executable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,12 @@ class Parser(argparse.ArgumentParser):
         raise RepperError(f"{message} (see {self.prog} --help)")
 
 
+def path(text: str) -> Path:
+    """A path as it was typed; a shell leaves `~` alone after `=`."""
+    # Unlike that of Path, it leaves names of nobody as they are.
+    return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
 def add_run_settings(
     parser: Parser,
     names: list[str],
@@ -26,7 +33,9 @@ def add_run_settings(
     choices: Mapping[str, Iterable[str]] | None = None,
 ) -> None:
     """What every command takes that trains into a folder."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file of these settings; flags win")
+    parser.add_argument(
+        "--config", type=path, metavar="FILE", help="TOML file of these settings; flags win"
+    )
     add_settings(parser, names, defaults, choices)
     parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
@@ -77,7 +86,7 @@ def flags(options: argparse.Namespace) -> dict[str, Any]:
 
 def settings(options: argparse.Namespace, known: Collection[str] | None = None) -> dict[str, Any]:
     """The settings of a file, and of flags, which win; a file may give only those `known`."""
-    given = read_config(Path(options.config)) if options.config else {}
+    given = read_config(options.config) if options.config else {}
     if known is not None:
         if not given.get("overrides", True):
             del given["overrides"]

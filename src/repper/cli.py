@@ -20,6 +20,7 @@ from repper.arguments import (
     count,
     flags,
     help_of,
+    path,
     settings,
 )
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
@@ -27,6 +28,7 @@ from repper.errors import RepperError, missing_extra, nearest, unknown
 from repper.experiments import EXPERIMENTS
 from repper.experiments.experiment import PRESETS
 from repper.federation_cli import add_commands
+from repper.files import check_one_of
 from repper.heads import HEADS
 from repper.methods import METHODS
 
@@ -104,10 +106,7 @@ def _dispatch(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    if getattr(options, "resume", False) and getattr(options, "overwrite", False):
-        raise RepperError(
-            "--resume goes on with a run and --overwrite replaces it: give one of them"
-        )
+    check_one_of(getattr(options, "resume", False), getattr(options, "overwrite", False))
     command: Callable[[argparse.Namespace], int] = options.function
     return command(options)
 
@@ -147,18 +146,20 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         "--augment-for", metavar="METHOD=LEVEL,...",
         help="another --augment for some methods, such as fedavg=none,fedprox=none",
     )  # fmt: skip
-    compare.add_argument("--reuse", metavar="DIR", help=REUSE)
+    compare.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
     add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
 
     join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
-    join.add_argument("--run", required=True, metavar="RUN", help="folder of a finished run")
+    join.add_argument(
+        "--run", required=True, type=path, metavar="RUN", help="folder of a finished run"
+    )
     join.add_argument(
         "--same-clients", action="store_true",
         help="the run's own clients, with a new class mix, instead of new ones",
     )  # fmt: skip
     defaults = {n: JOIN_DEFAULTS.get(n, "the run's") for n in JOIN_SETTINGS if n != "out"}
     join.add_argument(
-        "--epochs", dest="head_epochs", metavar="X",
+        "--epochs", dest="epochs_of_heads", metavar="X",
         help=help_of(OPTIONS["head_epochs"], defaults["head_epochs"]),
     )  # fmt: skip
     names = [name for name in JOIN_SETTINGS if name != "head_epochs"]
@@ -173,9 +174,12 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     reproduce.add_argument(
         "--seeds", default="1", metavar="N", help="how many seeds, from 0 on (default: 1)"
     )
-    reproduce.add_argument("--out", metavar="DIR", help="folder to write to")
+    reproduce.add_argument(
+        "--out", dest="folder", type=path, metavar="DIR",
+        help="folder to write to (default: runs/ and a name made from the table's and preset's)",
+    )  # fmt: skip
     reproduce.add_argument("--resume", action="store_true", help="go on with what is in the folder")
-    reproduce.add_argument("--reuse", metavar="DIR", help=REUSE)
+    reproduce.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
     reproduce.add_argument(
         "--estimate",
         action="store_true",
@@ -184,8 +188,12 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device"])
 
     report = add("report", "write one page about runs, comparisons or reproductions", _report)
-    report.add_argument("folders", nargs="+", metavar="FOLDER", help="what was --out of those")
-    report.add_argument("--out", metavar="FILE", default="report.html", help="the page to write")
+    report.add_argument(
+        "folders", nargs="+", type=path, metavar="FOLDER", help="what was --out of those"
+    )
+    report.add_argument(
+        "--out", type=path, metavar="FILE", default="report.html", help="the page to write"
+    )
     report.add_argument(
         "--no-tsne",
         action="store_true",
@@ -200,12 +208,12 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     chosen = [name for name, option in OPTIONS.items() if option.group == "data"]
     add_settings(partition, [*chosen, "seed"])
     partition.add_argument(
-        "--out", metavar="FILE", default="bubbles.png",
+        "--out", dest="file", type=path, metavar="FILE", default="bubbles.png",
         help="a picture (.png, .svg, .pdf) or a manifest for `repper run --partition` (.json)",
     )  # fmt: skip
 
     predict = add("predict", "classify images with a client's own classifier", _predict)
-    predict.add_argument("--run", required=True, metavar="RUN", help="run folder")
+    predict.add_argument("--run", required=True, type=path, metavar="RUN", help="run folder")
     predict.add_argument("--client", required=True, metavar="N", help="the client's number")
     predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
@@ -244,7 +252,7 @@ def _compare(options: argparse.Namespace) -> int:
     with Display() as display:
         for event in compare(
             config, rows, seeds, resume=options.resume, overwrite=options.overwrite,
-            reuse=_reused(options),
+            reuse=options.reuse,
         ):  # fmt: skip
             display.show(event)
     if isinstance(event, Compared):
@@ -254,10 +262,6 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _reused(options: argparse.Namespace) -> Path | None:
-    return Path(options.reuse) if options.reuse else None
-
-
 def _reproduce(options: argparse.Namespace) -> int:
     for name, known in (("experiment", EXPERIMENTS), ("preset", PRESETS)):
         if getattr(options, name) not in known:
@@ -265,8 +269,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     experiment = EXPERIMENTS[options.experiment]()
     preset = PRESETS[options.preset]
     seeds = count(options.seeds, "seeds")
-    folder = Path(options.out or Path("runs") / f"{experiment.name}-{preset.name}")
-    options.out = None
+    folder = options.folder or Path("runs") / f"{experiment.name}-{preset.name}"
     how = flags(options)
     Config(**how)
     try:
@@ -284,7 +287,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     with Display() as display:
         for event in reproduce(
             experiment, preset, folder, seeds=seeds, resume=options.resume,
-            reuse=_reused(options), how=how,
+            reuse=options.reuse, how=how,
         ):  # fmt: skip
             display.show(event)
     if isinstance(event, Reproduced):
@@ -297,18 +300,16 @@ def _report(options: argparse.Namespace) -> int:
         from repper.report import write_report
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper report") from error
-    path = Path(options.out)
-    write_report([Path(folder) for folder in options.folders], path, tsne=not options.no_tsne)
-    print(f"Report: {path.resolve().as_uri()}")
+    write_report(options.folders, options.out, tsne=not options.no_tsne)
+    print(f"Report: {options.out.resolve().as_uri()}")
     return 0
 
 
 def _join(options: argparse.Namespace) -> int:
-    epochs, options.head_epochs = options.head_epochs, None
     given = settings(options, JOIN_SETTINGS)
-    if epochs is not None:
+    if options.epochs_of_heads is not None:
         option = replace(OPTIONS["head_epochs"], name="epochs")
-        given["head_epochs"] = option.check(option.parse(epochs))
+        given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
     Config(**given)  # a wrong value is an error before anything is loaded
     try:
         from repper.experiment import Finished
@@ -319,7 +320,7 @@ def _join(options: argparse.Namespace) -> int:
         raise missing_extra(error.name or "PyTorch", "train", "repper join") from error
     with Display() as display:
         for event in join(
-            Run(Path(options.run)),
+            Run(options.run),
             given,
             same_clients=options.same_clients,
             resume=options.resume,
@@ -339,20 +340,19 @@ def _print_json(run: Run, options: argparse.Namespace) -> None:
 
 
 def _partition(options: argparse.Namespace) -> int:
-    path = Path(options.out)
-    options.out = None
+    file = options.file
     config = Config(**flags(options))
     data = config.load_data()
     partition = config.build_partition(data)
-    if path.suffix.lower() == ".json":
-        partition.save(path, data)
+    if file.suffix.lower() == ".json":
+        partition.save(file, data)
     else:
         try:
             from repper.plots import bubbles
         except ModuleNotFoundError as error:
             raise missing_extra(error.name or "matplotlib", "train", "drawing") from error
         mix = f", alpha {config.alpha:g}" if config.partition == "dirichlet" else ""
-        bubbles(path, data, partition, f"{data.name}, {config.partition}{mix}")
+        bubbles(file, data, partition, f"{data.name}, {config.partition}{mix}")
     counts, tested = partition.counts(data)
     sizes, kinds = counts.sum(1), (counts > 0).sum(1)
     print(
@@ -361,7 +361,7 @@ def _partition(options: argparse.Namespace) -> int:
         f"{kinds.min()} to {kinds.max()} of {len(data.classes)} classes"
     )
     print(f"hash {partition.hash}")
-    print(f"written to {path}")
+    print(f"written to {file}")
     return 0
 
 

@@ -116,6 +116,8 @@ def _some_clients(partition: Partition) -> list[int]:
 
 def embed(r: NDArray[Any]) -> NDArray[np.float64]:
     """Features in the plane. The same features give the same picture."""
+    if len(r) < 2:
+        return np.zeros((len(r), 2))
     perplexity = min(30.0, (len(r) - 1) / 3)
     # On one thread: for so few images it takes no longer, and threads of several processes that
     # wait for each other on the same cores take three to four times as long.

@@ -101,7 +101,7 @@ def execute(
     )
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
     with run_folder.locked(folder):
-        run_folder.prepare(folder, overwrite=overwrite and not resume)
+        run_folder.prepare(folder, overwrite=overwrite)
         if store and not (folder / run_folder.CONFIG).is_file():
             store.begin(clone(initial_own(method, planned.network)))
             _bring_clients(config, store)
@@ -118,8 +118,10 @@ def execute(
                     checkpoint = event.checkpoint
                     board.round(event.record)
                 yield event
-            final = run_folder.read_chosen(folder) if checkpoint.chosen else checkpoint.shared
-            number = checkpoint.chosen or checkpoint.number
+            final, number = checkpoint.shared, checkpoint.number
+            if checkpoint.chosen:
+                number = checkpoint.chosen
+                final = run_folder.read_chosen(folder, number)
             began = time.perf_counter()
             personal = []
             everyone = range(config.clients)
@@ -195,7 +197,7 @@ def stage1(
                     chosen, best = done.number, mean
         checkpoint = Checkpoint(done.number, done.shared, chosen, best)
         record["seconds"] = time.perf_counter() - began
-        run_folder.write_round(folder, record, checkpoint, chose=chosen == done.number)
+        run_folder.write_round(folder, record, checkpoint)
         began = time.perf_counter()
         yield RoundDone(record, checkpoint)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.arguments import Parser, add_settings, settings
+from repper.arguments import Parser, add_settings, path, settings
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, missing_extra, unknown
 from repper.flower import PREFIX
@@ -33,7 +33,9 @@ FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name not in NOT_HERE)
 
 def add_commands(add: Callable[..., Parser]) -> None:
     serve = add("serve", "run the server of a federation over machines, on Flower", _serve)
-    serve.add_argument("home", metavar="HOME", help="folder of the server's keys and settings")
+    serve.add_argument(
+        "home", type=path, metavar="HOME", help="folder of the server's keys and settings"
+    )
     serve.add_argument(
         "--host", default="127.0.0.1",
         help="address to listen on (default: 127.0.0.1, for a proxy; docs/deploy.md says why)",
@@ -49,10 +51,14 @@ def add_commands(add: Callable[..., Parser]) -> None:
     what.add_argument("--revoke", metavar="SITE", help="admit a site no longer")
 
     node = add("node", "run a site of a federation: its images stay where they are", _node)
-    node.add_argument("home", metavar="HOME", help="folder of the site's key, head and parameters")
+    node.add_argument(
+        "home", type=path, metavar="HOME", help="folder of the site's key, head and parameters"
+    )
     node.add_argument("--server", required=True, metavar="HOST:PORT", help="the server")
-    node.add_argument("--data", required=True, metavar="DIR", help="folder of <class>/* images")
-    node.add_argument("--ca", required=True, metavar="FILE", help="the server's ca.crt")
+    node.add_argument(
+        "--data", required=True, type=path, metavar="DIR", help="folder of <class>/* images"
+    )
+    node.add_argument("--ca", required=True, type=path, metavar="FILE", help="the server's ca.crt")
     node.add_argument("--share-scores", action="store_true", help="tell the server its accuracy")
     node.add_argument(
         "--skip-unreadable", action="store_true", help=OPTIONS["skip_unreadable"].help
@@ -61,7 +67,7 @@ def add_commands(add: Callable[..., Parser]) -> None:
     node.add_argument("--key-only", action="store_true", help="only make and print its key")
 
     federate = add("federate", "start a federation with the sites that are connected", _federate)
-    federate.add_argument("home", metavar="HOME", help="the server's home")
+    federate.add_argument("home", type=path, metavar="HOME", help="the server's home")
     federate.add_argument("--sites", default="", metavar="A,B,...", help="who takes part")
     federate.add_argument(
         "--classes", default="", metavar="A,B,...",
@@ -80,7 +86,9 @@ def add_commands(add: Callable[..., Parser]) -> None:
     what.add_argument("--stop", action="store_true", help="stop the federation that runs")
     federate.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     federate.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
-    federate.add_argument("--config", metavar="FILE", help="TOML file of settings; flags win")
+    federate.add_argument(
+        "--config", type=path, metavar="FILE", help="TOML file of settings; flags win"
+    )
     federate.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     add_settings(
         federate, list(FEDERATE_SETTINGS),
@@ -98,14 +106,14 @@ def _serve(options: argparse.Namespace) -> int:
         from repper.flower.deployment import Server
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "train,flower", "repper serve") from error
-    server = Server(Path(options.home).absolute())
+    server = Server(options.home.absolute())
     if options.admit or options.revoke or options.list:
         server.check()
     if options.admit:
         name, equals, key = options.admit.partition("=")
         if not equals or not name:
             raise RepperError(f"--admit takes SITE=KEY.pub, got {options.admit!r}")
-        server.admit(name, Path(key), _say)
+        server.admit(name, path(key), _say)
         print(f"{name} is admitted.")
     elif options.revoke:
         server.revoke(options.revoke, _say)
@@ -148,7 +156,7 @@ def _node(options: argparse.Namespace) -> int:
         from repper.plan import resolve_device
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "train,flower", "repper node") from error
-    home, data, ca = (Path(p).absolute() for p in (options.home, options.data, options.ca))
+    home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
         raise RepperError(f"the folder of images {data} does not exist")
     if not options.key_only:
@@ -180,7 +188,7 @@ def _federate(options: argparse.Namespace) -> int:
         from repper.flower.deployment import Server
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "train,flower", "repper federate") from error
-    server = Server(Path(options.home).absolute())
+    server = Server(options.home.absolute())
     server.check()
     given = settings(options, FEDERATE_SETTINGS)
     if options.attach or options.stop:

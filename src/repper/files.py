@@ -28,6 +28,14 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         raise RepperError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def check_one_of(resume: bool, overwrite: bool) -> None:
+    """Refuse to go on with what is in a folder and to replace it at once."""
+    if resume and overwrite:
+        raise RepperError(
+            "--resume goes on with a run and --overwrite replaces it: give one of them"
+        )
+
+
 def is_text(name: str) -> bool:
     """Whether a name can be shown and written down: no control characters, no broken bytes."""
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)

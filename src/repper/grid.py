@@ -22,7 +22,7 @@ from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.experiment import Event, execute
-from repper.files import write_atomically
+from repper.files import check_one_of, write_atomically
 from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
@@ -208,6 +208,7 @@ def _check_same_images(cell: Path, data: Dataset, partition: str) -> None:
 
 def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this comparison may not be written to; write nothing."""
+    check_one_of(resume, overwrite)
     if (folder / SETTINGS).is_file():
         earlier = Config(**read_config(folder / SETTINGS))  # else it is not ours to replace
         if overwrite:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repper import figures
+from repper import figures, run_folder
 from repper.comparison import figure, gain_text, interval
 from repper.config import Config
 from repper.datasets.dataset import Dataset
@@ -35,8 +35,15 @@ def join_all(
     """Let new clients join every run of the panel, each in a folder of its own."""
     for name, run in cells_of(panel, config):
         target = Path(str(config.out)) / JOINED / name
-        if not Run(target).finished:
-            yield from join(run, {**settings, **how, "out": str(target)}, resume=target.exists())
+        yield from _joined(run, {**settings, **how}, target)
+
+
+def _joined(run: Run, settings: dict[str, Any], target: Path) -> Iterator[Event]:
+    """Let clients join a run unless they have; not if its encoder is another one since."""
+    if Run(target).finished:
+        run_folder.check_init(target, Run(target).config)
+    else:
+        yield from join(run, {**settings, "out": str(target)}, resume=target.exists())
 
 
 def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) -> Extra:
@@ -99,9 +106,8 @@ def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
 def join_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Iterator[Event]:
     """Fit heads on the mean encoder, by the same clients on the same images."""
     for _, run, target in _averages(panel, config):
-        if not Run(target).finished:
-            same = {"personalize": run.result["personalize"], "seed": run.config.seed}
-            yield from join(run, {**how, **same, "out": str(target)}, resume=target.exists())
+        same = {"personalize": run.result["personalize"], "seed": run.config.seed}
+        yield from _joined(run, {**how, **same}, target)
 
 
 def averaged(panel: Panel, config: Config) -> Extra:

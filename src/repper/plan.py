@@ -97,8 +97,6 @@ def initial_network(config: Config, method: Method, spec: EncoderSpec, classes: 
                 f"{_described(spec)}"
             )
         load_params(network, params)
-        if network.own is not network:
-            load_params(network.own, params)
     return network
 
 

@@ -26,7 +26,7 @@ from repper.engines.engine import Personal
 from repper.environment import environment
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
-from repper.files import read_json, write_atomically
+from repper.files import check_one_of, read_json, write_atomically
 from repper.methods.method import Method
 from repper.params import Params, digest, read_params, save_params
 from repper.partition import Partition
@@ -37,7 +37,7 @@ PARTITION = "partition.json"
 ENVIRONMENT = "environment.json"
 ROUNDS = "rounds.jsonl"
 CHECKPOINT = Path("checkpoint") / "last.safetensors"
-CHOSEN = Path("checkpoint") / "chosen.safetensors"
+CHOSEN = "chosen-{}.safetensors"
 ENCODER = "encoder.safetensors"
 HEADS = "heads"
 PRIVATE = "private"
@@ -91,6 +91,7 @@ def read_run_config(folder: Path) -> Config:
 
 def check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not be written to; write nothing."""
+    check_one_of(resume, overwrite)
     try:
         found = {path.name for path in folder.iterdir()}
     except FileNotFoundError:
@@ -197,10 +198,11 @@ def _init_digest(config: Config) -> str:
     return digest(read_encoder(Path(str(config.init)))[1])
 
 
-def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, chose: bool) -> None:
+def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Log a finished round, then make it the one to resume from.
 
-    In this order a crash between the two leaves a line too many, which `read_rounds` drops.
+    In this order a crash between the two leaves a line too many, which `read_checkpoint` drops, or
+    a chosen round too many, which is chosen again or never asked for.
     """
     with (folder / ROUNDS).open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -211,9 +213,12 @@ def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, ch
         "chosen": str(checkpoint.chosen),
         "chosen_accuracy": repr(checkpoint.chosen_accuracy),
     }
-    if chose:
-        save_params(folder / CHOSEN, checkpoint.shared, notes)
+    if checkpoint.chosen == checkpoint.number:
+        save_params(_chosen(folder, checkpoint.number), checkpoint.shared, notes)
     save_params(folder / CHECKPOINT, checkpoint.shared, notes)
+    for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
+        if path != _chosen(folder, checkpoint.chosen):
+            path.unlink()
 
 
 def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
@@ -243,8 +248,13 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
     return checkpoint
 
 
-def read_chosen(folder: Path) -> Params:
-    return read_params(folder / CHOSEN)[0]
+def read_chosen(folder: Path, number: int) -> Params:
+    """The parameters of the round that was chosen on validation data."""
+    return read_params(_chosen(folder, number))[0]
+
+
+def _chosen(folder: Path, number: int) -> Path:
+    return (folder / CHECKPOINT).parent / CHOSEN.format(number)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

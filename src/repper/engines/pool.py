@@ -175,12 +175,14 @@ class PoolEngine(Engine):
         waiting, unfinished = list(range(len(jobs))), set(range(len(jobs)))
 
         def hand_out() -> None:
+            end = min(unfinished, default=0) + ahead
             for busy in (0, 1):
                 for worker in self._workers:
-                    near = [place for place in waiting[:ahead] if place < min(unfinished) + ahead]
                     # While many wait, a worker has its next job at hand before it is done.
                     many = len(waiting) > 2 * len(self._workers)
-                    if near and len(worker.jobs) == busy and (many or not busy):
+                    if len(worker.jobs) != busy or (busy and not many):
+                        continue
+                    if near := [place for place in waiting[:ahead] if place < end]:
                         place = max(near, key=lambda p: sizes[p]) if sizes else near[0]
                         waiting.remove(place)
                         row, worker.given = worker.given % 2, worker.given + 1
@@ -234,6 +236,7 @@ class PoolEngine(Engine):
         doing = {
             "fit": "training client {1} in round {2}",
             "personalize": "personalizing clients {1}",
+            "probe": "testing the encoder",
         }
         job = worker.jobs[0][2] if worker.jobs else ("wait",)
         what = doing.get(job[0], "waiting for work")

@@ -89,9 +89,11 @@ def main(grid: Grid, context: Context) -> None:
 
 def _federation(given: Mapping[str, Any], config: Config) -> Federation:
     least = int(given["min-cohort"])
+    if config.out is None:
+        raise RepperError("a federation needs a folder to write to: give --out")
     return Federation(
         replace(config, out=None),
-        Path(str(config.out)),
+        Path(config.out),
         tuple(filter(None, str(given["sites"]).split(","))),
         tuple(filter(None, str(given["classes"]).split(","))),
         Patience(float(given["round-timeout"]) or inf, least or None),

@@ -206,7 +206,7 @@ class Asking:
     def ask(self, places: Mapping[int, Place]) -> list[int]:
         """Ask those clients that have no open question at this place, and name them."""
         new = [client for client, place in places.items() if self._asked.get(client) != place]
-        reached = []
+        reached: list[int] = []
         for first in range(0, len(new), AT_ONCE):
             part = new[first : first + AT_ONCE]
             sent = self._grid.push_messages([self._question(c, places[c].node) for c in part])

@@ -208,12 +208,13 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         checkpoint = run_folder.read_checkpoint(folder, shared) or Checkpoint(0, shared)
         if checkpoint.number > (rounds := config.build_schedule().rounds):
             raise RepperError(
-                f"{folder} has {checkpoint.number} rounds already, more than --rounds {rounds}"
+                f"{folder} has {checkpoint.number} rounds already, more than --rounds "
+                f"{config.rounds}"
             )
         if checkpoint.number < rounds:
             (folder / run_folder.RESULT).unlink(missing_ok=True)
         write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
-        tell("begun", sites=[n for n, _ in members], rounds=config.rounds, done=checkpoint.number)
+        tell("begun", sites=[n for n, _ in members], rounds=rounds, done=checkpoint.number)
         engine = SitesEngine(grid, members, asked, folder, federation.patience, tell)
         with engine:
             for done in stage1(engine, config, method, folder, checkpoint):

@@ -80,8 +80,9 @@ class SimulationEngine(Engine):
         super().__enter__()
         os.environ.update(QUIET)
         logging.getLogger("flwr").setLevel(logging.ERROR)
-        self._stack.callback(ray.shutdown)
-        _start_ray(self._workers)
+        if not ray.is_initialized():
+            self._stack.callback(ray.shutdown)
+            _start_ray(self._workers)
         arrays = [a for s in (self._data.train, self._data.test) for a in (s.images, s.labels)]
         fleet = Fleet(ray.put((self._task, *arrays)))
         self._grid = self._open_grid(fleet)
@@ -143,8 +144,6 @@ class SimulationEngine(Engine):
 
 def _start_ray(workers: int) -> None:
     variables = {**KEEP_MEMORY, **QUIET}
-    if ray.is_initialized():
-        return
     settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     if "RAY_ADDRESS" not in os.environ:
         settings["num_cpus"] = workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -11,10 +11,12 @@ from repper.comparison import TABLE, Comparison, Row
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.errors import RepperError
+from repper.files import read_json
 from repper.grid import SETTINGS as COMPARISON
+from repper.partition import KINDS
 from repper.reproduction import SETTINGS as REPRODUCTION
 from repper.reproduction import Reproduction
-from repper.run_folder import CONFIG, read_run_config
+from repper.run_folder import CONFIG, PARTITION, read_run_config
 from repper.runs import Run
 
 UNNAMED = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
@@ -58,9 +60,8 @@ def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
         run = Run(folder)
         _ = run.result  # a run that is not finished is refused
         name = f"{run.result['method']}+{run.result['personalize']}"
-        return [
-            Subject(folder.resolve().name, {name: [run]}, None, command_of("run", run.config))
-        ], None
+        command = command_of("run", run.config, folder)
+        return [Subject(folder.resolve().name, {name: [run]}, None, command)], None
     raise RepperError(
         f"{folder} holds no run, comparison or reproduction: give the folder that was --out"
     )
@@ -83,19 +84,22 @@ def _comparison(folder: Path, title: str) -> Subject:
     if augment := {row.method: row.augment for row in asked if row.augment}:
         extra += " --augment-for " + ",".join(f"{m}={level}" for m, level in augment.items())
     common = Config(**read_config(folder / COMPARISON))
-    return Subject(title, rows, comparison, f"{command_of('compare', common)} {extra}")
+    return Subject(title, rows, comparison, f"{command_of('compare', common, folder)} {extra}")
 
 
-def command_of(command: str, config: Config) -> str:
+def command_of(command: str, config: Config, folder: Path) -> str:
     """The command that makes the same again.
 
-    Where single clients have settings of their own, only the run's own file has them.
+    Where single clients have settings of their own, only the run's own file has them; and only its
+    manifest has a partition that was made in Python.
     """
     if command == "run" and config.init is not None and config.rounds == 0:
         return _join_command(config)
     parts = [f"repper {command}"]
     if config.overrides:
-        parts.append(f"--config {quote(str(Path(config.out or '') / CONFIG))}")
+        parts.append(f"--config {quote(str(folder / CONFIG))} --out again")
+    if command == "run" and not config.partition.endswith(".json") and _made_before(config, folder):
+        config = replace(config, partition=str(folder / PARTITION))
     skipped = UNNAMED | ({"method", "personalize"} if command == "compare" else set())
     chosen = [
         name
@@ -103,6 +107,12 @@ def command_of(command: str, config: Config) -> str:
         if name not in skipped and getattr(config, name) not in (option.default, None)
     ]
     return " ".join([*parts, *_flags(config, chosen)])
+
+
+def _made_before(config: Config, folder: Path) -> bool:
+    """Whether the partition was given to the run: its settings would not deal it again."""
+    dealt = read_json(folder / PARTITION)["settings"]
+    return config.partition in (*KINDS, "given") and dealt.get("seed") != config.seed
 
 
 def _join_command(config: Config) -> str:
