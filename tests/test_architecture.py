@@ -24,6 +24,10 @@ def modules():
     return sorted(ROOT.rglob("*.py"))
 
 
+def is_module(path):
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def layer(name):
     """The position of `repper.a.b`, or of a path relative to the package."""
     parts = name.removeprefix("repper").strip(".").replace(".", "/")
@@ -34,16 +38,20 @@ def layer(name):
     return LAYERS.index(parts.split("/")[0])
 
 
-def imports(path, only_on_import=False):
+def imports(path):
     """Names of the modules that a file imports, leaving out those for type checkers only."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             node.body = []
-    nodes = tree.body if only_on_import else ast.walk(tree)
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            own = ROOT.joinpath(*node.module.split(".")[1:])
+            modules = [a.name for a in node.names if is_module(own / a.name)]
+            if node.module.split(".")[0] == "repper" and modules:
+                yield from (f"{node.module}.{name}" for name in modules)
+            else:
+                yield node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
@@ -55,10 +63,6 @@ def test_files_import_only_from_those_above_them(path):
         return
     for name in imports(path):
         if name == "repper" or name.startswith("repper."):
-            if name == "repper" and layer("repper.cli") <= own:
-                continue
-            if name == "repper":
-                continue  # `from repper import module`: the module is checked by its own name
             assert layer(name) <= own, f"{path.name} imports {name}"
 
 

@@ -9,7 +9,10 @@ import pytest
 from PIL import Image
 
 from conftest import QUICK, last_json
-from repper.config import OPTIONS
+from repper.config import OPTIONS, Config
+from repper.experiment import RoundDone, Started
+from repper.progress import Display, duration
+from repper.run_folder import Checkpoint
 
 ACCURACY = {
     "mean", "std", "worst", "worst_tenth", "weighted", "balanced", "head_classes", "tail_classes",
@@ -49,7 +52,9 @@ def test_json_has_the_promised_keys(repper):
 def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper, tmp_path):
     process = repper("run", *QUICK)
     assert re.search(
-        r"^round 2/3  loss \d+\.\d+  k-NN \d+\.\d %  \d+\.\d s  0:0\d left$", process.stderr, re.M
+        r"^round 2/3  loss \d+\.\d+  k-NN \d+\.\d %  \d+\.\d s  \d+:\d\d left$",
+        process.stderr,
+        re.M,
     )
     assert "personalized 6/6 clients" in process.stderr
     assert "\x1b" not in process.stderr + process.stdout
@@ -58,6 +63,32 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper, tmp_path):
     [log] = tmp_path.glob("runs/*/rounds.jsonl")
     sampled = {c for line in log.read_text().splitlines() for c in json.loads(line)["cohort"]}
     assert f"{6 - len(sampled)} of 6 clients were never sampled" in process.stdout
+
+
+def test_the_time_left_counts_rounds_of_this_process_only(tmp_path, digits, capsys, monkeypatch):
+    config = Config(rounds=10, clients=3)
+    started = Started(config, tmp_path, digits, config.build_partition(digits), 10, 4)
+    now = 0.0
+    monkeypatch.setattr("repper.progress.time.monotonic", lambda: now)
+    record = {"round": 6, "loss": 1.0, "knn": None, "seconds": 50.0}
+    with Display() as display:
+        display.show(started)
+        now = 100.0
+        display.show(RoundDone(record, Checkpoint(6, {})))
+    assert "round 6/10  loss 1.000  50.0 s  3:20 left" in capsys.readouterr().err
+    assert [duration(s) for s in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
+
+
+def test_a_tilde_that_the_shell_has_left_is_the_home_folder(repper, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    assert repper("partition", "--out=~/who.json").returncode == 0
+    assert (tmp_path / "home" / "who.json").is_file()
+    run = repper("run", *QUICK, "--rounds", 0, "--out=~/run")
+    assert run.returncode == 0, run.stderr
+    page = repper("report", "~/run", "--no-tsne", "--out=~/page.html")
+    assert page.returncode == 0, page.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"home"}
 
 
 def on_a_terminal(tmp_path, **env):

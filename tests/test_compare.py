@@ -247,9 +247,12 @@ def test_the_table_says_what_the_runs_found(done):
     assert line.difference == pytest.approx(np.mean(gains))
     half = 12.706204736174694 * np.std(gains, ddof=1) / 2**0.5  # Student's t of two seeds
     assert (line.low, line.high) == pytest.approx((line.difference - half, line.difference + half))
-    assert line.tail_classes == pytest.approx(
-        np.mean([run.accuracy["tail_classes"] for run in runs["fedavg+keep"]])
-    )
+    for name, key in (
+        ("spread", "std"), ("head_classes", "head_classes"), ("tail_classes", "tail_classes"),
+        ("worst_tenth", "worst_tenth"),
+    ):  # fmt: skip
+        each = [run.accuracy[key] for run in runs["fedavg+keep"]]
+        assert getattr(line, name) == pytest.approx(np.mean(each))
     assert found.lines[0].difference is None
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tomli_w
@@ -184,3 +186,25 @@ def test_a_personalizer_gets_the_settings_of_its_kind():
     assert settings["mlp"]["hidden"] == 9
     assert settings["svm"] == {"c": 2.0, "kernel": "rbf"}
     assert settings["logistic"] == {"c": 2.0}
+
+
+def test_trained_heads_get_the_settings_of_heads():
+    given = {"epochs": 3, "lr": 0.2, "batch": 7, "optimizer": "sgd", "weight_decay": 0.5}
+    config = Config(**{f"head_{name}": value for name, value in given.items()})
+    for kind in ("linear", "finetune"):
+        personalizer = replace(config, personalize=kind).build_personalizer(0)
+        assert dict(personalizer.settings) == given
+
+
+def test_only_these_settings_may_change():
+    """All others decide a result: to go on with others, or to reuse it, would be wrong."""
+    every = Config(
+        data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
+        init="i", personalize="linear", head_epochs=1, out="o",
+    )  # fmt: skip
+    keys = {option.key for option in OPTIONS.values()}
+    assert keys - every.identity().keys() == {
+        "data-dir", "download", "engine", "out", "rounds", "tensorboard", "workers",
+    }  # fmt: skip
+    of_heads = {key for key in keys if key.startswith("head-")} | {"personalize", "svm-kernel"}
+    assert every.identity().keys() - every.training().keys() == of_heads

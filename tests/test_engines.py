@@ -313,6 +313,15 @@ def train_one_phase(data, phase, **settings):
     return loss, shared, params_of(clients._network), len(labels)
 
 
+def test_weight_decay_is_a_part_of_adams_gradient(digits):
+    """Its first step is then one of lr against the sign of every weight; AdamW's is smaller."""
+    still = Phase(is_encoder, 1, lambda r, y: 0 * r.sum())
+    _, before, after, _ = train_one_phase(digits, still, weight_decay=0.1, batch=4096)
+    name = "encoder.body.0.0.weight"
+    expected = before[name] - 1e-3 * before[name].sign()
+    assert torch.allclose(after[name], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("augment", ["none", "strong"])
 def test_two_views_of_the_same_images_stand_in_the_same_order(digits, augment):
     seen = []

@@ -6,14 +6,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import repper as api
+from repper.augment import normalize
+from repper.encoders.encoder import read_encoder
 from repper.gradients import (
     BySize,
     by_class_size,
     classifier_anchors,
     contrastive_anchors,
+    measure_run,
     over_clients,
 )
 from repper.losses import supcon_per_anchor
+from repper.methods.method import build_network
+from repper.params import load_params, read_params
+from repper.partition import read_partition
+from repper.run_folder import CHECKPOINT
 
 
 def vectors(seed, count, features=6, classes=3):
@@ -110,3 +118,26 @@ def test_clients_without_a_tail_do_not_count():
         "clients": 2, "tail": 2.5, "head": 2.0, "ratio": 1.0,
         "larger_for_tail": 0.5, "correlation": -0.75,
     }  # fmt: skip
+
+
+def test_gradients_are_those_of_the_trained_network_in_training(tmp_path, digits):
+    settings = {"clients": 3, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    run = api.run(
+        digits, method="fedavg", augment="none", batch=4096, out=tmp_path / "r", **settings
+    )
+    network = build_network(run.config.build_method(), read_encoder(run.folder)[0], 10, seed=5)
+    load_params(network, read_params(run.folder / CHECKPOINT)[0])
+    rows = read_partition(run.folder / "partition.json", digits).train[0]
+    images, labels = (torch.from_numpy(a[rows]) for a in (digits.train.images, digits.train.labels))
+    with torch.no_grad():
+        outputs = network.train()(normalize(images)).double()
+    error = outputs.softmax(1) - torch.nn.functional.one_hot(labels, 10)
+    counts = np.bincount(labels, minlength=10)
+    by_weight = (error @ network.head.weight.double()).norm(dim=1).detach().numpy()
+    expected = [
+        by_class_size(values, labels.numpy(), counts)
+        for values in (by_weight, error.norm(dim=1).numpy())
+    ]
+    for found, one in zip(measure_run(run, digits), expected, strict=True):
+        assert found.clients[0].head == pytest.approx(one.head, rel=1e-4)
+        assert found.clients[0].tail == pytest.approx(one.tail, rel=1e-4)

@@ -188,3 +188,11 @@ def test_the_command_joins(repper, runs, tmp_path):
     assert "(lg-fedavg, averaged after training)" in process.stdout
     curve = api.open_run(tmp_path / "j").curves()[2]
     assert [epoch for epoch, _ in curve] == list(range(1, 13))
+
+
+def test_what_was_said_of_one_data_set_is_not_said_of_another(tmp_path):
+    settings = QUICK | {"rounds": 0, "train_images": 500, "partition": "iid"}
+    run = api.run("digits", out=tmp_path / "r", **settings)
+    same, other = (join_config(run, given, False) for given in ({}, {"data": "cifar10"}))
+    assert (same.train_images, same.partition) == (500, "iid")
+    assert (other.train_images, other.partition) == (None, "dirichlet")

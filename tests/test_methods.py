@@ -16,7 +16,7 @@ from repper.engines.client import Clients, Task
 from repper.errors import RepperError
 from repper.losses import proximal, supcon
 from repper.methods import METHODS
-from repper.methods.method import build_network, initial_own, keeps_own
+from repper.methods.method import Phase, build_network, initial_own, keeps_own
 from repper.methods.schedule import Schedule
 from repper.params import clone, digest, is_encoder, is_head, is_personal, params_of, select
 from repper.partition import split
@@ -124,6 +124,17 @@ def test_the_proximal_term_pulls_in_proportion_to_the_distance():
     assert value.item() == pytest.approx(0.5 * float(sum(squares)))
     for p, anchor in zip(w, anchors, strict=True):
         assert torch.allclose(p.grad, (p - anchor).detach(), atol=1e-6)
+
+
+def test_a_pull_is_half_its_weight_times_the_squared_distance(fleet):
+    clients = fleet("fedprox", batch=4096).clients
+    clients._load(0, 0)
+    data = clients._pick(clients._train_split, clients._task.partition.train[0])
+    anchors = {name: tensor + 0.1 for name, tensor in clone(clients._live).items()}
+    phase = Phase(lambda name: True, 1, lambda outputs, labels: 0 * outputs.sum(), pull=0.3)
+    count = sum(p.numel() for p in clients._network.parameters())
+    loss = clients._trainer.train(phase, *data, anchors, 1e-3, torch.Generator())
+    assert loss == pytest.approx(0.5 * 0.3 * 0.1**2 * count, rel=1e-3)
 
 
 def test_fedprox_without_its_pull_is_fedavg_to_the_bit(fleet):

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from conftest import make_dataset
 from repper.errors import RepperError
+from repper.federate import choose_cohort
 from repper.partition import KINDS, Partition, read_partition, split
+from repper.seeds import Purpose, stream, torch_seed
 
 
 @given(
@@ -169,3 +171,28 @@ def test_rows_that_make_no_sense_are_refused(train, message):
     partition = Partition(rows, (np.arange(2), np.arange(2, 4)))
     with pytest.raises(RepperError, match=message):
         partition.check(make_dataset())
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ([[0, 30], [1]], "test rows must be 0 to 29"),
+        ([[0], [0]], "same test image"),
+        ([[0]], "every client"),
+    ],
+)
+def test_test_rows_that_make_no_sense_are_refused(test, message):
+    train = (np.arange(2), np.arange(2, 4))
+    with pytest.raises(RepperError, match=message):
+        Partition(train, tuple(np.asarray(rows) for rows in test)).check(make_dataset())
+
+
+def test_draws_are_those_of_earlier_versions(digits):
+    """Numbers of purposes are a part of every result: a run of before must be found again."""
+    seeds = {purpose.name: torch_seed(0, purpose) % 10_000 for purpose in Purpose}
+    assert seeds == {
+        "PARTITION": 4359, "INIT": 948, "COHORT": 9951, "TRAIN": 5900, "HEAD": 2047,
+        "VALIDATION": 5868, "PROBE": 9428, "DATA_PART": 4522,
+    }  # fmt: skip
+    assert split(digits, "iid", clients=20).hash.startswith("6831631e4508d153")
+    assert choose_cohort(range(20), 0.2, stream(0, Purpose.COHORT, 1)) == (1, 2, 13, 17)

@@ -207,8 +207,8 @@ def test_the_page_tells_what_was_run_and_found(page, reported):
 
 
 def test_a_command_names_what_is_not_a_default(reported):
-    config = api.open_run(reported / "run").config
-    assert command_of("run", config) == (
+    [subject], _ = subjects_of(reported / "run")
+    assert subject.command == (
         "repper run --clients 5 --width 0.25 --rounds 2 --epochs 1 --personalize linear "
         "--evaluate-every 1 --device cpu"
     )
@@ -223,10 +223,25 @@ def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_pa
     assert subject.command.endswith(
         "--knn 0 --methods repper+linear,fedavg+keep --augment-for fedavg=none"
     )
-    config = Config(overrides={1: {"personalize": "svm"}}, out="runs/mine")
-    assert command_of("run", config) == "repper run --config runs/mine/config.toml"
-    spaced = Config(data="/srv/my images & co")
-    assert command_of("run", spaced) == "repper run --data '/srv/my images & co'"
+    config = Config(overrides={1: {"personalize": "svm"}}, data="/srv/my images & co")
+    assert command_of("compare", config, Path("runs/mine")) == (
+        "repper compare --config runs/mine/config.toml --out again --data '/srv/my images & co'"
+    )
+
+
+def test_a_command_names_the_manifest_of_a_partition_that_was_made_in_python(tmp_path, digits):
+    settings = {"rounds": 0, "width": 0.25, "engine": "serial", "knn": 0}
+    drawn, same, own = (
+        api.split(digits, "dirichlet", clients=3, seed=1),
+        api.split(digits, "dirichlet", clients=3, seed=0),
+        api.Partition((np.arange(9), np.arange(9, 20)), (np.arange(5), np.arange(5, 9))),
+    )
+    for name, partition in (("drawn", drawn), ("same", same), ("own", own)):
+        api.run(digits, partition, out=tmp_path / name, **settings)
+        [subject], _ = subjects_of(tmp_path / name)
+        manifest = f"--partition {tmp_path / name / 'partition.json'} "
+        assert (manifest in subject.command) == (name != "same")
+        assert "given" not in subject.command
 
 
 def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
@@ -239,7 +254,7 @@ def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
     )
     # What `join` would choose by itself is named too where it was chosen otherwise.
     same = join_config(run, {"seed": run.config.seed, "head_curve": 0}, same_clients=False)
-    assert "--head-curve 0 --seed 0" in command_of("run", same)
+    assert "--head-curve 0 --seed 0" in command_of("run", same, joined.folder)
     again = repper(*shlex.split(subject.command)[1:], "--out", tmp_path / "again")
     assert again.returncode == 0, again.stderr
     found = api.open_run(tmp_path / "again").result
@@ -347,6 +362,17 @@ def test_without_its_images_a_run_has_a_report_without_the_picture(reported, tmp
     api.run(data, out=tmp_path / "mine", clients=2, rounds=1, epochs=1, engine="serial", width=0.25)
     write_report([tmp_path / "mine"], tmp_path / "r.html")
     assert re.search("repper is not drawn: [^<]*mine", (tmp_path / "r.html").read_text())
+
+
+def test_a_report_fetches_nothing_whatever_the_run_was_allowed(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: asked.append(a))
+    data = api.Dataset("cifar10", ("a", "b"), *(_split(n) for n in (40, 20)))
+    settings = {"clients": 2, "rounds": 0, "width": 0.25, "engine": "serial", "knn": 0}
+    api.run(data, download=True, data_dir=str(tmp_path), out=tmp_path / "r", **settings)
+    write_report([tmp_path / "r"], tmp_path / "r.html")
+    assert asked == []
+    assert "fetch it with --download" in (tmp_path / "r.html").read_text()
 
 
 def test_a_picture_is_of_the_clients_that_are_there(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from repper import open_run
+from repper.beside_paper import number_cells, order_cells
 from repper.config import Config
 from repper.errors import RepperError
 from repper.estimate import estimate
@@ -26,7 +27,7 @@ from repper.experiments.claims import Finding, Numbers, claims_of
 from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
 from repper.grid import CellStarted, rows_of
 from repper.panels import PanelResult, epochs_in, panel_config, without
-from repper.progress import Display
+from repper.progress import Display, print_reproduction
 from repper.report import write_report
 from repper.reproduce import reproduce
 from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
@@ -101,11 +102,20 @@ def test_the_papers_tables_agree_with_each_other():
     assert len(four) == 16
 
 
+def test_no_number_of_the_paper_is_mistyped():
+    """Sums of the paper's tables: compared with it once, number by number."""
+    sums = {t: round(sum(printed(t).values()), 2) for t in ("table1", "table2", "table3", "table4")}
+    assert sums == {"table1": 5596.80, "table2": 2494.71, "table3": 872.15, "table4": 893.57}
+
+
 def test_claims_are_computed_from_the_papers_own_numbers():
     numbers = Numbers(printed("table1"))
     found = {claim.text: claim.find(numbers) for claim in claims_of("table1")}
-    verdicts = {text: (finding.holds, finding.cases) for text, finding in found.items()}
-    assert verdicts == {
+    assert [finding.verdict for finding in found.values()][:8] == [
+        "yes", "in part", "in part", "yes", "yes", "yes", "in part", "yes",
+    ]  # fmt: skip
+    counts = {text: (finding.holds, finding.cases) for text, finding in found.items()}
+    assert counts == {
         "RepPer is first everywhere": (18, 18),
         "each step of skew (alpha 100 to 1 to 0.5) costs almost all baselines accuracy (read as: "
         "nine in ten)": (27, 36),
@@ -130,6 +140,14 @@ def test_claims_are_computed_from_the_papers_own_numbers():
     first = "lg-fedavg+finetune at C 0.2, E 10, alpha 100 to 0.5: -5.25, RepPer -9.58"
     assert costs.listed(1) == f"{first}; and 14 more"
     assert len(costs.evidence) == 15
+    # The largest change of RepPer's by more clients in a round is 1.24.
+    little = next(claim for claim in claims_of("table1") if "little effect" in claim.text)
+    for change, holds in ((1.9, 1), (-2.1, 0)):
+        pair = {
+            ("C 0.2, E 10", "repper+linear"): 50.0,
+            ("C 0.4, E 10", "repper+linear"): 50 + change,
+        }
+        assert little.find(Numbers(pair)).holds == holds
     assert Finding(9, 10, (), enough=0.9).verdict == "yes"
     assert Finding(8, 10, (), enough=0.9).verdict == "in part"
 
@@ -194,6 +212,7 @@ def test_ours_stand_beside_the_papers(done):
     assert "no data (5.00)" in text
     assert text.count("<u>") == 2 * text.count("**") // 4  # one best, one second in each table
     assert "head lr" not in text
+    assert "clients 20, here 4" in text
     assert "Where the paper leaves room: the same strong augmentation for all methods" in text
     assert "A note." in text
     assert "Run again with `repper reproduce table2 --preset tiny`; one seed." in text
@@ -213,6 +232,41 @@ def test_ours_stand_beside_the_papers(done):
     assert rows[2]["paper"] == rows[3]["ours"] == ""
     with (folder / "claims.csv").open() as file:
         assert [row[0] for row in csv.reader(file)][1] == "RepPer is first everywhere"
+
+
+def test_places_marks_and_agreement(done):
+    found = done[2][-1].reproduction.panels[0]
+    ours = found.ours()
+    up = sorted(ours, key=ours.get)
+    for order, tau in ((up, "+1.00"), (up[::-1], "-1.00"), ([up[1], up[0], up[2]], "+0.33")):
+        panel = dataclasses.replace(
+            found.panel, printed={row: float(place) for place, row in enumerate(order)}
+        )
+        _, line = order_cells(TWO, [dataclasses.replace(found, panel=panel)])
+        places = [f"{3 - up.index(row)} ({3 - order.index(row)})" for row in panel.rows]
+        assert line[2:] == [*places, tau]
+    heading, line = number_cells(TWO, [found], "<{}>", "_{}_")
+    cells = dict(zip(heading, line, strict=True))
+    assert cells[up[-1]].startswith("<")
+    assert cells[up[-2]].startswith("_")
+    assert cells[up[-3]][0].isdecimal()
+
+
+def test_table_3_is_ordered_head_by_head():
+    table3 = EXPERIMENTS["table3"]()
+    _, linear, svm, _ = order_cells(table3, [PanelResult(table3.panels[0], None, "none")])
+    lead = ["cifar10, alpha 1, linear", "- (+11.58)"]
+    assert linear == [*lead, "- (1)", "- (4)", "- (2)", "- (3)", "-"]
+    assert svm[:4] == ["cifar10, alpha 1, svm", "- (+11.96)", "- (1)", "- (3)"]
+
+
+def test_a_table_is_shown_with_its_marks_on_a_terminal_too(done, capsys):
+    result = done[2][-1].reproduction
+    print_reproduction(result)
+    own = result.panels[0].ours()["fedavg+keep"]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"({80:.2f}, {own - 80:+.2f})" in shown
+    assert f"{done[0] / 'table.md'}" in shown.replace(" ", "")
 
 
 def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):
@@ -355,6 +409,14 @@ def test_new_clients_join_every_run(tmp_path):
     assert extra.title in (tmp_path / "out" / "table.md").read_text()
     *_, again = reproduce(experiment, TINY, tmp_path / "out", resume=True, how=how)
     assert again.reproduction.extras == last.reproduction.extras
+    # Heads on an encoder that is gone would stand beside trainings that made another.
+    cells = tmp_path / "out" / "panels" / "digits" / "cells"
+    shutil.copy(
+        cells / "fedavg+keep-seed0" / "encoder.safetensors",
+        cells / "repper+linear-seed0" / "encoder.safetensors",
+    )
+    with pytest.raises(RepperError, match=r"joined/repper\+linear was begun with another encoder"):
+        list(reproduce(experiment, TINY, tmp_path / "out", resume=True, how=how))
 
 
 def test_without_the_newcomers_images_nothing_is_trained(tmp_path):
@@ -503,7 +565,9 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     names = ["accuracy-per-class", "tsne-clients", "tsne-methods"]
     assert drawn == [name + suffix for name in names for suffix in (".png", ".svg")]
     parting, extra = last.reproduction.extras
-    assert "by nearest image, " in parting.note
+    for place, what in ((3, "silhouette"), (6, "nearest image")):
+        first = max(parting.cells[1:], key=lambda line: float(line[place]))[0]
+        assert f"by {what}, {first} is first" in parting.note
     assert parting.cells[0][1:4] == [
         f"silhouette, {of}" for of in ("all", "head classes", "tail classes")
     ]
@@ -587,6 +651,22 @@ def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):
     assert timed.seconds > 0
     assert missing.seconds is None
     assert "cinic10" in missing.missing
+
+
+@pytest.mark.parametrize(
+    ("how", "seeds", "factor"),
+    [
+        ({"workers": 1}, 1, 1),
+        ({"workers": 8}, 1, 0.5),  # a round has two clients
+        ({"workers": 8, "engine": "serial"}, 1, 1),
+        ({"workers": 1}, 3, 3),
+    ],
+)
+def test_an_estimate_is_of_all_views_of_every_training(how, seeds, factor, tmp_path, monkeypatch):
+    monkeypatch.setattr("repper.estimate._seconds_per_view", lambda config, data: 1.0)
+    [found, _] = estimate(TWO, TINY, seeds=seeds, how={"data_dir": str(tmp_path), **how})
+    # A round of two clients, of a quarter of the images each; RepPer has two views of each.
+    assert found.seconds == pytest.approx(factor * (4 + 2) * 1437 / 4)
 
 
 def test_work_is_counted_in_passes_over_clients():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from repper.engines.client import MOST_AT_ONCE, MOST_IMAGES, groups
 from repper.engines.engine import one_thread
-from repper.heads.descent import LinearHead
+from repper.heads.descent import LinearHead, _layer
 from repper.heads.together import Problem, Stack, shape_of
 from repper.partition import Partition
 from repper.personalize import Features, FineTune, FitHead, Learner
@@ -29,6 +29,20 @@ def learners(seed, sizes, features, classes, whole_layer=False):
         head = tuple(a.astype(np.float32) for a in start) if whole_layer else None
         found.append(Learner(Features(x.astype(np.float32), y, "e"), head, seed))
     return found
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_loop_over_batches_takes_the_steps_of_a_stack(optimizer):
+    """A client of many images is trained by the one, others by the other."""
+    [one] = learners(0, [40], 16, 3, whole_layer=True)
+    head = LinearHead(epochs=7, lr=0.05, optimizer=optimizer, weight_decay=0.01)
+    problem = head.problem(one.train.r, one.train.labels, one.head)
+    [(_, [(weight, bias)])] = head.solved([problem])
+    layer = _layer(problem.start)
+    for _ in head._train(layer, problem.x, problem.labels):
+        pass
+    assert np.allclose(weight, layer.weight.detach(), atol=1e-5)
+    assert np.allclose(bias, layer.bias.detach(), atol=1e-5)
 
 
 @given(
