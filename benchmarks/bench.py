@@ -17,7 +17,7 @@ from pathlib import Path
 from speed import peers, rest, stage1
 from speed.measure import Measure
 
-from repper.environment import environment
+from repper.runs.environment import environment
 
 
 def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:

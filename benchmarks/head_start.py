@@ -23,7 +23,7 @@ from repper.heads.descent import LinearHead
 from repper.heads.together import LinearLayer
 from repper.params import load_params, read_params
 from repper.partition import read_partition
-from repper.run_folder import CHECKPOINT, PARTITION
+from repper.runs.run_folder import CHECKPOINT, PARTITION
 
 WAYS = tuple(product(("zero", "the method's"), ("plain", "scaled")))
 

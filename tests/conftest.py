@@ -20,7 +20,7 @@ from repper.config import Config
 from repper.datasets import Dataset, Split, load
 from repper.encoders.encoder import EncoderSpec
 from repper.params import Params, clone, params_of, select
-from repper.plan import initial_network
+from repper.runs.plan import initial_network
 
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 

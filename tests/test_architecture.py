@@ -11,11 +11,16 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "environment", "files", "options", "registry", "seeds", "edge", "params", "private", "batches", "losses", "datasets",
-    "partition", "augment", "compiler", "encoders", "heads", "methods", "personalize", "evaluate",
-    "engines/__init__", "config", "config_file", "engines", "federate", "run_folder", "runs", "tensorboard", "plan", "branch", "experiment", "flower",
-    "comparison", "grid", "newcomers", "gradients", "experiments", "panels", "beside_paper", "reproduce_events", "reproduction", "palette", "plots", "embedding",
-    "figures", "measures", "estimate", "reproduce", "report", "progress", "federation_display", "__init__", "arguments", "federation_cli", "cli", "__main__",
+    "errors", "files", "options", "registry", "seeds", "edge", "params", "private", "batches",
+    "losses", "datasets", "partition", "augment", "compiler", "encoders", "heads", "methods",
+    "personalize", "evaluate", "engines/__init__", "config", "config_file", "engines", "federate",
+    "runs/environment", "runs/tensorboard", "runs/run_folder", "runs/run", "runs/plan",
+    "runs/execute", "runs/newcomers", "runs/reuse", "runs/comparison", "runs/compare", "runs",
+    "flower", "palette", "plots", "embedding",
+    "paper/experiment", "paper/tables", "paper/claims", "paper/__init__", "paper/events",
+    "paper/panels", "paper/beside", "paper/reproduction", "paper/gradients", "paper/figures",
+    "paper/measures", "paper/estimate", "paper/reproduce",
+    "report", "__init__", "cli", "__main__",
 ]  # fmt: skip
 """Each file imports only from itself and from those above it."""
 
@@ -30,12 +35,11 @@ def is_module(path):
 
 def layer(name):
     """The position of `repper.a.b`, or of a path relative to the package."""
-    parts = name.removeprefix("repper").strip(".").replace(".", "/")
-    if parts in ("", "__init__"):
-        return LAYERS.index("__init__")
-    if parts in ("engines", "engines/__init__"):
-        return LAYERS.index("engines/__init__")
-    return LAYERS.index(parts.split("/")[0])
+    path = name.removeprefix("repper").strip(".").replace(".", "/") or "__init__"
+    for known in (f"{path}/__init__", path, path.split("/")[0]):
+        if known in LAYERS:
+            return LAYERS.index(known)
+    raise ValueError(f"{name} has no layer")
 
 
 def imports(path):

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from conftest import QUICK, last_json
+from repper.cli.progress import Display, duration
 from repper.config import OPTIONS, Config
-from repper.experiment import RoundDone, Started
-from repper.progress import Display, duration
-from repper.run_folder import Checkpoint
+from repper.runs.execute import RoundDone, Started
+from repper.runs.run_folder import Checkpoint
 
 ACCURACY = {
     "mean", "std", "worst", "worst_tenth", "weighted", "balanced", "head_classes", "tail_classes",
@@ -69,7 +69,7 @@ def test_the_time_left_counts_rounds_of_this_process_only(tmp_path, digits, caps
     config = Config(rounds=10, clients=3)
     started = Started(config, tmp_path, digits, config.build_partition(digits), 10, 4)
     now = 0.0
-    monkeypatch.setattr("repper.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: now)
     record = {"round": 6, "loss": 1.0, "knn": None, "seconds": 50.0}
     with Display() as display:
         display.show(started)

@@ -10,11 +10,11 @@ import pytest
 
 import repper as api
 from conftest import last_json, make_dataset
-from repper.comparison import Comparison, Row, interval
 from repper.config import Config
 from repper.errors import RepperError
-from repper.experiment import RoundDone, Started
-from repper.grid import CellStarted, Compared, compare, rows_of
+from repper.runs.compare import CellStarted, Compared, compare, rows_of
+from repper.runs.comparison import Comparison, Row, interval
+from repper.runs.execute import RoundDone, Started
 
 QUICK = {
     "clients": 6, "epochs": 1, "width": 0.25, "participation": 0.34, "engine": "serial",

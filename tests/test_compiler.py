@@ -12,7 +12,7 @@ from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.errors import RepperError
 from repper.params import params_of
-from repper.plan import plan
+from repper.runs.plan import plan
 from test_engines import everything, task_for
 
 

@@ -24,8 +24,8 @@ from repper.methods import METHODS
 from repper.methods.method import Phase, initial_own, keeps_own
 from repper.params import clone, digest, is_encoder, is_head, load_params, params_of, select
 from repper.partition import Partition, split
-from repper.plan import initial_network
 from repper.private import PrivateStore
+from repper.runs.plan import initial_network
 from repper.seeds import Purpose, stream
 
 HERE = ("serial", "pool")

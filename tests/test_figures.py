@@ -7,10 +7,10 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 import repper as api
-from repper import figures
 from repper.embedding import embed, embedding_of, nearest_other, parting_of, silhouettes
 from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
+from repper.paper import figures
 from repper.params import digest
 from repper.partition import read_partition
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 import repper as api
 from repper.augment import normalize
 from repper.encoders.encoder import read_encoder
-from repper.gradients import (
+from repper.losses import supcon_per_anchor
+from repper.methods.method import build_network
+from repper.paper.gradients import (
     BySize,
     by_class_size,
     classifier_anchors,
@@ -17,11 +19,9 @@ from repper.gradients import (
     measure_run,
     over_clients,
 )
-from repper.losses import supcon_per_anchor
-from repper.methods.method import build_network
 from repper.params import load_params, read_params
 from repper.partition import read_partition
-from repper.run_folder import CHECKPOINT
+from repper.runs.run_folder import CHECKPOINT
 
 
 def vectors(seed, count, features=6, classes=3):

@@ -13,9 +13,9 @@ from conftest import last_json, make_dataset
 from repper.edge import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.newcomers import join_config
 from repper.params import digest, is_encoder, read_params, select
 from repper.private import PrivateStore
+from repper.runs.newcomers import join_config
 
 QUICK = {
     "clients": 5, "epochs": 1, "width": 0.25, "participation": 0.4, "engine": "serial",

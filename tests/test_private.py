@@ -10,10 +10,10 @@ from conftest import make_dataset
 from repper.datasets import Dataset
 from repper.edge import read_head
 from repper.errors import RepperError
-from repper.experiment import encoder_for_newcomers
 from repper.params import digest, is_encoder, read_params
 from repper.partition import split
 from repper.private import PrivateStore
+from repper.runs.execute import encoder_for_newcomers
 
 QUICK = {
     "clients": 6, "epochs": 1, "width": 0.25, "participation": 0.34, "engine": "serial",

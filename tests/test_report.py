@@ -18,15 +18,15 @@ import repper as api
 from repper.config import Config
 from repper.embedding import _some_clients, embedding_of
 from repper.errors import RepperError
-from repper.grid import CellStarted, compare, rows_of
 from repper.methods import METHODS
-from repper.newcomers import join_config
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
 from repper.report import _sortable, charts, write_report
 from repper.report.html import number, table, tag
 from repper.report.subject import command_of, subjects_of
-from repper.run_folder import EMBEDDING
+from repper.runs.compare import CellStarted, compare, rows_of
+from repper.runs.newcomers import join_config
+from repper.runs.run_folder import EMBEDDING
 
 
 @pytest.fixture(scope="module")

@@ -18,20 +18,20 @@ import pytest
 from PIL import Image
 
 from repper import open_run
-from repper.beside_paper import number_cells, order_cells
+from repper.cli.progress import Display, print_reproduction
 from repper.config import Config
 from repper.errors import RepperError
-from repper.estimate import estimate
-from repper.experiments import EXPERIMENTS
-from repper.experiments.claims import Finding, Numbers, claims_of
-from repper.experiments.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
-from repper.grid import CellStarted, rows_of
-from repper.panels import PanelResult, epochs_in, panel_config, without
-from repper.progress import Display, print_reproduction
+from repper.paper import EXPERIMENTS
+from repper.paper.beside import number_cells, order_cells
+from repper.paper.claims import Finding, Numbers, claims_of
+from repper.paper.estimate import estimate
+from repper.paper.events import PanelMissing, PanelStarted, Reproduced, WorkLeft
+from repper.paper.experiment import PAPER, PRESETS, SMALL, Experiment, Panel, Preset
+from repper.paper.panels import PanelResult, epochs_in, panel_config, without
+from repper.paper.reproduce import reproduce
+from repper.paper.reproduction import Reproduction
 from repper.report import write_report
-from repper.reproduce import reproduce
-from repper.reproduce_events import PanelMissing, PanelStarted, Reproduced, WorkLeft
-from repper.reproduction import Reproduction
+from repper.runs.compare import CellStarted, rows_of
 
 TINY = Preset(
     "tiny",
@@ -307,7 +307,7 @@ def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
     next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
     running.close()
     monkeypatch.setitem(PRESETS, "tiny", TINY)
-    monkeypatch.setattr("repper.reproduction.EXPERIMENTS", {"table2": lambda: TWO})
+    monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"table2": lambda: TWO})
     found = Reproduction.open(tmp_path / "out")
     assert list(found.panels[0].ours()) == ["repper+linear"]
     line = found.tables("{}", "{}")[0].cells[1]
@@ -337,7 +337,7 @@ def test_with_more_seeds_a_table_is_not_finished(done):
 def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     clock = iter([0.0, 0.0, 100.0, 200.0])
-    monkeypatch.setattr("repper.progress.time.monotonic", lambda: next(clock, 200.0))
+    monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: next(clock, 200.0))
     with Display() as display:
         for share in (1.0, 0.9, 0.8):
             display.show(WorkLeft(share))
@@ -348,7 +348,7 @@ def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
 
 def test_trainings_that_were_given_make_nothing_faster(capsys, monkeypatch):
     clock = iter([0.0, 0.0, 100.0, 200.0])
-    monkeypatch.setattr("repper.progress.time.monotonic", lambda: next(clock, 200.0))
+    monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: next(clock, 200.0))
     with Display() as display:
         for share, given in ((0.5, 0.5), (0.4, 0.5), (0.3, 0.5)):
             display.show(WorkLeft(share, given))
@@ -482,7 +482,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_reproduce import TINY, TWO
-from repper.reproduce import reproduce
+from repper.paper.reproduce import reproduce
 for event in reproduce(TWO, TINY, Path(sys.argv[2]), resume=True, how={"engine": "serial"}):
     print(type(event).__name__, flush=True)
 """
@@ -584,7 +584,7 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     assert all(line[2].startswith("left out: ") for line in extra.cells[1:])
     # Read back from its folder it is the same, and its report needs no file beside it.
     monkeypatch.setitem(PRESETS, "tiny", TINY)
-    monkeypatch.setattr("repper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
+    monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
     opened = Reproduction.open(tmp_path / "out")
     assert opened.markdown() == last.reproduction.markdown()
     assert opened.panels[1].missing == "no images of cinic10 could be loaded"
@@ -663,7 +663,7 @@ def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):
     ],
 )
 def test_an_estimate_is_of_all_views_of_every_training(how, seeds, factor, tmp_path, monkeypatch):
-    monkeypatch.setattr("repper.estimate._seconds_per_view", lambda config, data: 1.0)
+    monkeypatch.setattr("repper.paper.estimate._seconds_per_view", lambda config, data: 1.0)
     [found, _] = estimate(TWO, TINY, seeds=seeds, how={"data_dir": str(tmp_path), **how})
     # A round of two clients, of a quarter of the images each; RepPer has two views of each.
     assert found.seconds == pytest.approx(factor * (4 + 2) * 1437 / 4)

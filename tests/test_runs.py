@@ -19,11 +19,11 @@ import torch
 
 import repper as api
 from conftest import QUICK, last_json, make_dataset
-from repper import run_folder
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
 from repper.params import save_params
-from repper.run_folder import CHECKPOINT, Checkpoint, locked
+from repper.runs import run_folder
+from repper.runs.run_folder import CHECKPOINT, Checkpoint, locked
 
 SETTINGS = {
     "clients": 4,

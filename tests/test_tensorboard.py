@@ -3,8 +3,8 @@
 import pytest
 
 import repper as api
-from repper import tensorboard as board
 from repper.errors import RepperError
+from repper.runs import tensorboard as board
 
 pytest.importorskip("tensorboard", reason="pip install 'repper[tensorboard]'")
 

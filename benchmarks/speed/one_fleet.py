@@ -20,7 +20,7 @@ from repper.engines.client import Task
 from repper.engines.pool import PoolEngine
 from repper.federate import federate
 from repper.params import clone, params_of, select
-from repper.plan import plan
+from repper.runs.plan import plan
 from speed.measure import random_data
 
 IMAGES, EACH, COHORT, ROUNDS = 20_000, 2, 20, 6

@@ -21,7 +21,7 @@ import repper
 from repper.augment import augment
 from repper.engines.engine import one_thread
 from repper.engines.pool import cores
-from repper.experiment import RoundDone
+from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
 
 HERE = Path(__file__).parents[1]

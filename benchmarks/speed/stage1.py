@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import repper
 from repper.encoders.encoder import EncoderSpec
-from repper.experiment import RoundDone
 from repper.losses import supcon
+from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
 from speed.raw import images_per_second
 

@@ -23,9 +23,9 @@ from repper.errors import RepperError, missing_extra, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
-    from repper.comparison import Comparison
-    from repper.experiment import Event
-    from repper.runs import Run
+    from repper.runs.comparison import Comparison
+    from repper.runs.execute import Event
+    from repper.runs.run import Run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -59,7 +59,7 @@ def run(
     those of `repper run`, with `_` for `-`; `watch` is called with every event.
     """
     try:
-        from repper.experiment import Finished, execute
+        from repper.runs.execute import Finished, execute
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
     if isinstance(partition, str):
@@ -89,8 +89,8 @@ def compare(
     Trainings of equal settings that are finished somewhere in the folder `reuse` are taken.
     """
     try:
-        from repper.grid import Compared, rows_of
-        from repper.grid import compare as compare_rows
+        from repper.runs.compare import Compared, rows_of
+        from repper.runs.compare import compare as compare_rows
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
     for setting in ("method", "personalize"):
@@ -125,8 +125,8 @@ def join(
     `settings` are those of `repper join`, with `_` for `-`, and `head_epochs` for its epochs.
     """
     try:
-        from repper.experiment import Finished
-        from repper.newcomers import join as join_run
+        from repper.runs.execute import Finished
+        from repper.runs.newcomers import join as join_run
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "training") from error
     found = open_run(run) if isinstance(run, str | Path) else run
@@ -154,7 +154,7 @@ def join(
 def open_run(folder: Path | str) -> Run:
     """A run folder that exists."""
     try:
-        from repper.runs import Run
+        from repper.runs.run import Run
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "reading a run") from error
     found = Run(Path(folder))
@@ -165,7 +165,7 @@ def open_run(folder: Path | str) -> Run:
 def open_comparison(folder: Path | str) -> Comparison:
     """A comparison that is finished."""
     try:
-        from repper.comparison import Comparison
+        from repper.runs.comparison import Comparison
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "reading a comparison") from error
     return Comparison.open(Path(folder))

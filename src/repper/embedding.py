@@ -30,8 +30,8 @@ from repper.evaluate import (
 from repper.files import read_json, write_atomically
 from repper.params import Params, digest, load_params
 from repper.partition import Partition, read_partition
-from repper.run_folder import EMBEDDING, PARTITION
-from repper.runs import Run
+from repper.runs.run import Run
+from repper.runs.run_folder import EMBEDDING, PARTITION
 
 MOST_IMAGES = 20_000
 """How many images of clients a report looks at: minutes for a large encoder."""

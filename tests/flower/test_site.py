@@ -17,7 +17,7 @@ from repper.flower.site import TRAVELS, Site, travelling
 from repper.methods.method import build_network
 from repper.params import params_of, select
 from repper.private import PrivateStore
-from repper.runs import Run
+from repper.runs.run import Run
 
 from .nodes import CLASSES, CONFIG, folder_of_site
 

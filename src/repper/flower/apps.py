@@ -19,19 +19,19 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from repper import run_folder
 from repper.config import OPTIONS, Config
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
 from repper.errors import RepperError, unknown
-from repper.experiment import Finished, RoundDone, execute
 from repper.flower import PREFIX, wire
 from repper.flower.grid_engine import GridEngine, Patience, Place, SimulatedNodes
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
 from repper.methods.method import keeps_own
-from repper.plan import plan
+from repper.runs import run_folder
+from repper.runs.execute import Finished, RoundDone, execute
+from repper.runs.plan import plan
 
 LAST_WORDS = 1.0
 """Seconds in which the last line of the log gets to those who watch."""

@@ -19,20 +19,20 @@ import tomli_w
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from repper import run_folder
 from repper.config import Config
 from repper.encoders.encoder import SHARED, save_encoder
-from repper.environment import environment
 from repper.errors import RepperError
-from repper.experiment import RoundDone, stage1
 from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
 from repper.flower.site import spec_of, travelling
 from repper.methods.schedule import cohort_size
 from repper.params import Params, clone, is_encoder, params_of, select
-from repper.plan import initial_network, resolve_device
-from repper.run_folder import Checkpoint, digest_of_all
+from repper.runs import run_folder
+from repper.runs.environment import environment
+from repper.runs.execute import RoundDone, stage1
+from repper.runs.plan import initial_network, resolve_device
+from repper.runs.run_folder import Checkpoint, digest_of_all
 
 
 @dataclass(frozen=True)

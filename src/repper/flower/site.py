@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from repper import run_folder
 from repper.config import OPTIONS, Config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import SiteFolder, read_folder
@@ -32,8 +31,9 @@ from repper.files import write_atomically
 from repper.methods.method import initial_own, keeps_own
 from repper.params import Params, clone, is_encoder, select
 from repper.partition import Partition
-from repper.plan import initial_network, resolve_device
 from repper.private import PrivateStore
+from repper.runs import run_folder
+from repper.runs.plan import initial_network, resolve_device
 
 SETTINGS = "site.toml"
 _STAGES = [name for name, option in OPTIONS.items() if option.group.startswith("stage")]

@@ -14,10 +14,10 @@ from PIL import Image
 from repper.errors import RepperError
 from repper.files import write_atomically
 from repper.palette import DARK, LIGHT
+from repper.paper.reproduction import Reproduction
 from repper.report.html import LONG, Cell, Html, join, table, tag
 from repper.report.sections import section
 from repper.report.subject import subjects_of
-from repper.reproduction import Reproduction
 
 __all__ = ["write_report"]
 

@@ -8,7 +8,6 @@ from functools import cache
 
 import numpy as np
 
-from repper.comparison import figure, gain_text
 from repper.config import OPTIONS
 from repper.embedding import GROUPS, MEANING, PARTING, embedding_of, encoder_label
 from repper.errors import RepperError
@@ -18,8 +17,9 @@ from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
-from repper.run_folder import ENVIRONMENT
-from repper.runs import Run
+from repper.runs.comparison import figure, gain_text
+from repper.runs.run import Run
+from repper.runs.run_folder import ENVIRONMENT
 
 MOST_CLIENTS = 60
 """A heat map or a drawing of more clients would not be readable."""

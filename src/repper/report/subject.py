@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from repper.comparison import TABLE, Comparison, Row
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.files import read_json
-from repper.grid import SETTINGS as COMPARISON
+from repper.paper.reproduction import SETTINGS as REPRODUCTION
+from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS
-from repper.reproduction import SETTINGS as REPRODUCTION
-from repper.reproduction import Reproduction
-from repper.run_folder import CONFIG, PARTITION, read_run_config
-from repper.runs import Run
+from repper.runs.compare import SETTINGS as COMPARISON
+from repper.runs.comparison import TABLE, Comparison, Row
+from repper.runs.run import Run
+from repper.runs.run_folder import CONFIG, PARTITION, read_run_config
 
 UNNAMED = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
 """Settings that change no result."""

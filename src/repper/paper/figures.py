@@ -21,13 +21,13 @@ from repper.encoders.encoder import SHARED, read_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
-from repper.gradients import Measured
 from repper.palette import Look, class_looks, looks
+from repper.paper.gradients import Measured
 from repper.params import Params, clone, is_encoder, read_params, select
 from repper.partition import Partition, read_partition, split
 from repper.plots import STYLE, bubbles, save
-from repper.run_folder import CHECKPOINT, PARTITION
-from repper.runs import Run
+from repper.runs.run import Run
+from repper.runs.run_folder import CHECKPOINT, PARTITION
 
 CLIENTS_SHOWN = 7
 OTHERS = "0.75"

@@ -22,21 +22,21 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from repper.comparison import Comparison, figure
 from repper.evaluate import Score
-from repper.experiment import ClientDone, Finished, RoundDone, Started
-from repper.grid import CellStarted
-from repper.reproduce_events import (
+from repper.paper.events import (
     Estimate,
     PanelMissing,
     PanelStarted,
     ReproduceEvent,
     WorkLeft,
 )
-from repper.runs import Run
+from repper.runs.compare import CellStarted
+from repper.runs.comparison import Comparison, figure
+from repper.runs.execute import ClientDone, Finished, RoundDone, Started
+from repper.runs.run import Run
 
 if TYPE_CHECKING:
-    from repper.reproduction import Reproduction
+    from repper.paper.reproduction import Reproduction
 
 CLIENTS_SHOWN = 40
 BEST, SECOND = "\x01", "\x02"

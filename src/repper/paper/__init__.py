@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repper.experiments import tables
-from repper.experiments.experiment import Experiment
+from repper.paper import tables
+from repper.paper.experiment import Experiment
 
 EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "table1": tables.table1,

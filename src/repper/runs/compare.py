@@ -13,21 +13,21 @@ from pathlib import Path
 
 import tomli_w
 
-from repper import run_folder
-from repper.branch import Trainings, branch
-from repper.comparison import CELLS, TABLE, Comparison, Row
 from repper.config import OPTIONS, Config
 from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
-from repper.experiment import Event, execute
 from repper.files import check_one_of, write_atomically
 from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
-from repper.plan import plan, resolve_device
-from repper.runs import Run
+from repper.runs import run_folder
+from repper.runs.comparison import CELLS, TABLE, Comparison, Row
+from repper.runs.execute import Event, execute
+from repper.runs.plan import plan, resolve_device
+from repper.runs.reuse import Trainings, branch
+from repper.runs.run import Run
 
 SETTINGS = "comparison.toml"
 MOST_SEEDS = 1000

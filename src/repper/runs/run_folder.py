@@ -23,7 +23,6 @@ from repper.config_file import read_config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, read_encoder, save_encoder
 from repper.engines.engine import Personal
-from repper.environment import environment
 from repper.errors import RepperError
 from repper.evaluate import Score, summarize
 from repper.files import check_one_of, read_json, write_atomically
@@ -31,6 +30,7 @@ from repper.methods.method import Method
 from repper.params import Params, digest, read_params, save_params
 from repper.partition import Partition
 from repper.private import PrivateStore
+from repper.runs.environment import environment
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"

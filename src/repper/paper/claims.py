@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from repper.experiments.tables import FEDAVG, FEDPROX, FEDREP, LG_FEDAVG, MARKED_FALLS, REPPER
+from repper.paper.tables import FEDAVG, FEDPROX, FEDREP, LG_FEDAVG, MARKED_FALLS, REPPER
 
 Accuracy = Mapping[tuple[str, str], float]
 """In percent, by panel and row."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from repper import run_folder
 from repper.compiler import check_compiler
 from repper.config import Config
 from repper.datasets.dataset import Dataset
@@ -18,9 +17,10 @@ from repper.methods.method import Method, Network, build_network
 from repper.params import load_params
 from repper.partition import Partition
 from repper.personalize import NEED_A_HEAD
-from repper.runs import Run
+from repper.runs import run_folder
+from repper.runs.run import Run
+from repper.runs.tensorboard import check_tensorboard
 from repper.seeds import Purpose, torch_seed
-from repper.tensorboard import check_tensorboard
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy import stats
 
-from repper.comparison import figure, gain_text
-from repper.experiments.claims import Numbers, claims_of
-from repper.experiments.experiment import Experiment
-from repper.panels import NOT_RUN, PanelResult, rows_in
+from repper.paper.claims import Numbers, claims_of
+from repper.paper.experiment import Experiment
+from repper.paper.panels import NOT_RUN, PanelResult, rows_in
+from repper.runs.comparison import figure, gain_text
 
 Cells = list[list[str]]
 """A table's lines, the heading first."""

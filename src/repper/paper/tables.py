@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repper.experiments.experiment import Experiment, Panel
+from repper.paper.experiment import Experiment, Panel
 
 FEDAVG, FEDPROX = "fedavg+keep", "fedprox+keep"
 FEDREP, LG_FEDAVG, REPPER = "fedrep+finetune", "lg-fedavg+finetune", "repper+linear"

@@ -16,9 +16,10 @@ from repper.errors import RepperError
 from repper.files import read_json, write_atomically
 from repper.params import read_params
 from repper.partition import read_partition
-from repper.plan import plan
 from repper.private import PrivateStore
-from repper.run_folder import (
+from repper.runs.plan import plan
+from repper.runs.run import Run
+from repper.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
     ENVIRONMENT,
@@ -32,7 +33,6 @@ from repper.run_folder import (
     read_rounds,
     read_run_config,
 )
-from repper.runs import Run
 
 
 def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool = False) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repper.experiment import Event
-from repper.experiments.experiment import Panel
-from repper.grid import CellStarted, Compared
+from repper.paper.experiment import Panel
+from repper.runs.compare import CellStarted, Compared
+from repper.runs.execute import Event
 
 if TYPE_CHECKING:
-    from repper.reproduction import Reproduction
+    from repper.paper.reproduction import Reproduction
 
 
 @dataclass(frozen=True)

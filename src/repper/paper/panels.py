@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.comparison import TABLE, Comparison, Line, Row
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.experiments.experiment import Experiment, Panel, Preset
-from repper.grid import rows_of
 from repper.methods.schedule import cohort_size
-from repper.runs import Run
+from repper.paper.experiment import Experiment, Panel, Preset
+from repper.runs.compare import rows_of
+from repper.runs.comparison import TABLE, Comparison, Line, Row
+from repper.runs.run import Run
 
 PANELS = "panels"
 NOT_RUN = "not run"

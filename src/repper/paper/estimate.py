@@ -16,13 +16,13 @@ from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.engines.pool import cores
 from repper.errors import RepperError
-from repper.experiments.experiment import Experiment, Preset
 from repper.methods.schedule import cohort_size
-from repper.panels import Loaded, epochs_in, panel_config, rows_in
+from repper.paper.events import Estimate
+from repper.paper.experiment import Experiment, Preset
+from repper.paper.panels import Loaded, epochs_in, panel_config, rows_in
 from repper.params import clone, params_of, select
 from repper.partition import Partition
-from repper.plan import plan
-from repper.reproduce_events import Estimate
+from repper.runs.plan import plan
 
 STEPS = 3
 

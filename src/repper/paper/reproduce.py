@@ -7,15 +7,20 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from repper import measures, run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.experiment import Event, RoundDone, Started
-from repper.experiments.experiment import Experiment, Panel, Preset
 from repper.files import read_json, write_atomically
-from repper.grid import CellStarted, Compared, check_asked, compare
-from repper.panels import (
+from repper.paper import measures
+from repper.paper.events import (
+    PanelMissing,
+    PanelStarted,
+    Reproduced,
+    ReproduceEvent,
+    WorkLeft,
+)
+from repper.paper.experiment import Experiment, Panel, Preset
+from repper.paper.panels import (
     Images,
     PanelResult,
     epochs_in,
@@ -24,15 +29,11 @@ from repper.panels import (
     rows_in,
     without,
 )
-from repper.reproduce_events import (
-    PanelMissing,
-    PanelStarted,
-    Reproduced,
-    ReproduceEvent,
-    WorkLeft,
-)
-from repper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
-from repper.runs import Run
+from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
+from repper.runs import run_folder
+from repper.runs.compare import CellStarted, Compared, check_asked, compare
+from repper.runs.execute import Event, RoundDone, Started
+from repper.runs.run import Run
 
 
 def reproduce(

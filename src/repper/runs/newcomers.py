@@ -15,10 +15,10 @@ from repper.datasets.dataset import Dataset
 from repper.datasets.shape import shaped
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.experiment import Event, execute
 from repper.heads import HEADS
 from repper.personalize import NEED_A_HEAD
-from repper.runs import Run
+from repper.runs.execute import Event, execute
+from repper.runs.run import Run
 
 DEALT = ("dirichlet", "iid", "shards")
 """Partitions that a new seed deals anew."""

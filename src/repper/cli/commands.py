@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repper import __version__
-from repper.arguments import (
+from repper.cli.arguments import (
     Parser,
     add_run_settings,
     add_settings,
@@ -23,17 +23,17 @@ from repper.arguments import (
     path,
     settings,
 )
+from repper.cli.federation import add_commands
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, missing_extra, nearest, unknown
-from repper.experiments import EXPERIMENTS
-from repper.experiments.experiment import PRESETS
-from repper.federation_cli import add_commands
 from repper.files import check_one_of
 from repper.heads import HEADS
 from repper.methods import METHODS
+from repper.paper import EXPERIMENTS
+from repper.paper.experiment import PRESETS
 
 if TYPE_CHECKING:
-    from repper.runs import Run
+    from repper.runs.run import Run
 
 JSON_KEYS = (
     "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
@@ -223,8 +223,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
 def _run(options: argparse.Namespace) -> int:
     config = Config(**settings(options))
     try:
-        from repper.experiment import Finished, execute
-        from repper.progress import Display, print_results
+        from repper.cli.progress import Display, print_results
+        from repper.runs.execute import Finished, execute
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper run") from error
     with Display() as display:
@@ -244,8 +244,8 @@ def _compare(options: argparse.Namespace) -> int:
         )
     seeds = count(options.seeds, "seeds")
     try:
-        from repper.grid import Compared, compare, rows_of
-        from repper.progress import Display, print_comparison
+        from repper.cli.progress import Display, print_comparison
+        from repper.runs.compare import Compared, compare, rows_of
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper compare") from error
     rows = rows_of(options.methods, options.augment_for)
@@ -273,10 +273,10 @@ def _reproduce(options: argparse.Namespace) -> int:
     how = flags(options)
     Config(**how)
     try:
-        from repper.estimate import estimate
-        from repper.progress import Display, print_estimates, print_reproduction
-        from repper.reproduce import reproduce
-        from repper.reproduce_events import Reproduced
+        from repper.cli.progress import Display, print_estimates, print_reproduction
+        from repper.paper.estimate import estimate
+        from repper.paper.events import Reproduced
+        from repper.paper.reproduce import reproduce
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper reproduce") from error
     if options.estimate:
@@ -312,10 +312,10 @@ def _join(options: argparse.Namespace) -> int:
         given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
     Config(**given)  # a wrong value is an error before anything is loaded
     try:
-        from repper.experiment import Finished
-        from repper.newcomers import join
-        from repper.progress import Display, print_joined, print_results
-        from repper.runs import Run
+        from repper.cli.progress import Display, print_joined, print_results
+        from repper.runs.execute import Finished
+        from repper.runs.newcomers import join
+        from repper.runs.run import Run
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "PyTorch", "train", "repper join") from error
     with Display() as display:

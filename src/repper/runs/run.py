@@ -20,7 +20,7 @@ from repper.evaluate import Score
 from repper.files import read_json
 from repper.params import Params, digest, load_params
 from repper.private import PrivateStore
-from repper.run_folder import (
+from repper.runs.run_folder import (
     HEADS,
     PARTITION,
     PRIVATE,

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.beside_paper import claim_cells, number_cells, order_cells
-from repper.comparison import CELLS, TABLE
 from repper.errors import RepperError
-from repper.experiments import EXPERIMENTS
-from repper.experiments.experiment import PRESETS, READINGS, Experiment, Preset
 from repper.files import read_json, write_atomically
-from repper.panels import NOT_RUN, PanelResult, result_in
-from repper.run_folder import ENVIRONMENT, RESULT
-from repper.runs import Run
+from repper.paper import EXPERIMENTS
+from repper.paper.beside import claim_cells, number_cells, order_cells
+from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
+from repper.paper.panels import NOT_RUN, PanelResult, result_in
+from repper.runs.comparison import CELLS, TABLE
+from repper.runs.run import Run
+from repper.runs.run_folder import ENVIRONMENT, RESULT
 
 SETTINGS = "reproduction.json"
 FOUND = "found.json"

@@ -10,21 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from repper import figures, run_folder
-from repper.comparison import figure, gain_text, interval
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.embedding import GROUPS, MEANING, PARTING, encoder_label, parting_of
 from repper.encoders.encoder import AVERAGED
 from repper.errors import RepperError
-from repper.experiment import Event
-from repper.experiments.experiment import Panel, Settings
-from repper.experiments.tables import BUBBLES
-from repper.gradients import measure_run
-from repper.newcomers import join
-from repper.panels import cells_of, without
-from repper.reproduction import Extra
-from repper.runs import Run
+from repper.paper import figures
+from repper.paper.experiment import Panel, Settings
+from repper.paper.gradients import measure_run
+from repper.paper.panels import cells_of, without
+from repper.paper.reproduction import Extra
+from repper.paper.tables import BUBBLES
+from repper.runs import run_folder
+from repper.runs.comparison import figure, gain_text, interval
+from repper.runs.execute import Event
+from repper.runs.newcomers import join
+from repper.runs.run import Run
 
 JOINED = "joined"
 

@@ -16,7 +16,7 @@ from scipy.special import stdtrit  # scipy.stats would take half a second to loa
 from repper.config import Config
 from repper.errors import RepperError
 from repper.files import read_json, write_atomically
-from repper.runs import Run
+from repper.runs.run import Run
 
 TABLE = "table"
 CELLS = "cells"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repper import run_folder
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import AVERAGED, SHARED, encoder_origin
@@ -31,11 +30,12 @@ from repper.params import (
     select,
 )
 from repper.partition import Partition, read_partition
-from repper.plan import plan
 from repper.private import PrivateStore
-from repper.run_folder import Checkpoint
-from repper.runs import Run
-from repper.tensorboard import open_board
+from repper.runs import run_folder
+from repper.runs.plan import plan
+from repper.runs.run import Run
+from repper.runs.run_folder import Checkpoint
+from repper.runs.tensorboard import open_board
 
 
 @dataclass(frozen=True)

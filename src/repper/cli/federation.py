@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.arguments import Parser, add_settings, path, settings
+from repper.cli.arguments import Parser, add_settings, path, settings
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, missing_extra, unknown
 from repper.flower import PREFIX
@@ -153,7 +153,7 @@ def _node(options: argparse.Namespace) -> int:
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import Site
-        from repper.plan import resolve_device
+        from repper.runs.plan import resolve_device
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "Flower", "train,flower", "repper node") from error
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
@@ -260,7 +260,7 @@ def _number(text: str, flag: str) -> float:
 
 def _watch(server: Server, options: argparse.Namespace) -> int:
     """Show what the server app says until it is over; an interruption only ends the watching."""
-    from repper.federation_display import Watch
+    from repper.cli.watch import Watch
 
     try:
         watch = Watch()

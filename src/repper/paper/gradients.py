@@ -29,8 +29,8 @@ from repper.encoders.encoder import read_encoder
 from repper.methods.method import build_network
 from repper.params import load_params, read_params
 from repper.partition import read_partition
-from repper.run_folder import CHECKPOINT, PARTITION
-from repper.runs import Run
+from repper.runs.run import Run
+from repper.runs.run_folder import CHECKPOINT, PARTITION
 from repper.seeds import Purpose, torch_seed
 
 Values = NDArray[np.float64]

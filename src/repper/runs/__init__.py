@@ -1,0 +1,1 @@
+"""Run folders: one run, many beside each other, and clients who join later."""
