@@ -12,7 +12,7 @@ from conftest import QUICK, last_json
 from repper.cli.progress import Display, duration
 from repper.config import OPTIONS, Config
 from repper.runs.execute import RoundDone, Started
-from repper.runs.run_folder import Checkpoint
+from repper.runs.rounds import Checkpoint
 
 ACCURACY = {
     "mean", "std", "worst", "worst_tenth", "weighted", "balanced", "head_classes", "tail_classes",

@@ -33,7 +33,9 @@ HERE = ("serial", "pool")
 
 
 def task_for(data, private=None, **settings):
-    config = Config(**{"clients": 4, "epochs": 2, "batch": 32, "width": 0.25, **settings})
+    config = Config(
+        **{"clients": 4, "epochs": 2, "batch": 32, "width": 0.25, "device": "cpu", **settings}
+    )
     config = Config(**{**settings, **config.__dict__, "personalize": config.personalize_as(-1)})
     spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
     partition = split(data, clients=config.clients, alpha=1.0, seed=config.seed)
@@ -42,7 +44,7 @@ def task_for(data, private=None, **settings):
     own = keeps_own(method, network)
     if own:
         PrivateStore(private).begin(clone(initial_own(method, network)))
-    task = Task(config, spec, partition, data.classes, data.flip, "cpu", private if own else None)
+    task = Task(config, spec, partition, data.classes, data.flip, private if own else None)
     return task, clone(select(params_of(network), method.shared))
 
 

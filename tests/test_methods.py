@@ -65,7 +65,7 @@ class Fleet:
 
     def __init__(self, data, folder, name, **settings):
         settings = {"clients": 4, "epochs": 2, "batch": 64, "augment": "none", **settings}
-        self.config = Config(method=name, width=0.25, **settings)
+        self.config = Config(method=name, width=0.25, device="cpu", **settings)
         self.method = self.config.build_method()
         network = network_of(self.method)
         self.initial = clone(params_of(network))
@@ -76,7 +76,7 @@ class Fleet:
             self.store.begin(clone(initial_own(self.method, network)))
         self.partition = split(data, clients=4, alpha=1.0, seed=0)
         private = self.store.folder if own else None
-        task = Task(self.config, SPEC, self.partition, data.classes, False, "cpu", private)
+        task = Task(self.config, SPEC, self.partition, data.classes, False, private)
         self.clients = Clients(task, *_tensors(data))
         self.clients.receive(self.shared)
 

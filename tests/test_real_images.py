@@ -56,10 +56,10 @@ def test_the_contrastive_loss_of_large_encoders_falls(cifar10, encoder, width, r
     data = part(cifar10, 256, 64)
     config = Config(
         encoder=encoder, clients=1, width=width, epochs=2, batch=64, augment="weak", knn=0,
-        personalize="linear",
+        personalize="linear", device="cpu",
     )  # fmt: skip
     spec = EncoderSpec(encoder, 3, 32, width)
-    task = Task(config, spec, split(data, "iid", clients=1), data.classes, True, "cpu")
+    task = Task(config, spec, split(data, "iid", clients=1), data.classes, True)
     shared = initial_shared(config, spec, 10)
     losses = []
     with SerialEngine(task, data, 0) as engine:

@@ -21,7 +21,7 @@ from repper.errors import RepperError
 from repper.methods import METHODS
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
-from repper.report import _sortable, charts, write_report
+from repper.report import _sortable, charts, svg, write_report
 from repper.report.html import number, table, tag
 from repper.report.subject import command_of, subjects_of
 from repper.runs.compare import CellStarted, compare, rows_of
@@ -140,14 +140,14 @@ def test_of_very_many_classes_the_commonest_have_colours():
 
 
 def test_long_and_wide_names_are_cut_where_they_do_not_fit():
-    assert charts._short("lg-fedavg+finetune") == "lg-fedavg+finetune"
+    assert svg.short("lg-fedavg+finetune") == "lg-fedavg+finetune"
     for long in ("x" * 80, "\u6f22" * 80):
-        assert charts._length(charts._short(long)) <= charts.LONGEST_LABEL
-        assert charts._short(long).endswith("\u2026")
+        assert svg._length(svg.short(long)) <= svg.LONGEST_LABEL
+        assert svg.short(long).endswith("\u2026")
     drawn = charts.heat("t", ["r"], ["x" * 30, "a"], np.array([[5.0, 6.0]]))
     width = float(re.search(r'viewBox="0 0 (\d+)', drawn)[1])
     # The first name leans over the second column and out of it.
-    assert width > charts._room(["r"]) + 46 / 2 + 0.57 * charts.LETTER * 30
+    assert width > svg.room(["r"]) + 46 / 2 + 0.57 * svg.LETTER * 30
     drawn = charts.heat("t", ["r" * 50], ["c"], np.array([[5.0]]))
     assert f"<title>{'r' * 50}</title>" in drawn
 
@@ -161,7 +161,7 @@ def test_unknown_numbers_sort_below_all():
     st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans()
 )  # fmt: skip
 def test_ticks_span_the_values_and_are_few(low, span, whole):
-    ticks = charts._ticks(low, low + span, whole)
+    ticks = svg.ticks(low, low + span, whole)
     slack = 1e-6 * max(1.0, abs(low), span)
     assert ticks[0] <= low + slack
     assert ticks[-1] >= low + span - slack
@@ -398,7 +398,7 @@ def test_rows_of_one_method_can_be_told_apart_in_charts():
     kinds = re.findall(r'<svg [^>]*class="key wide ([^"]+)"', drawn)
     assert len(set(kinds)) == 4
     style = (Path(charts.__file__).parent / "page.css").read_text()
-    for turn in range(1, charts.TURNS + 1):
+    for turn in range(1, svg.TURNS + 1):
         assert style.count(f".t{turn} .line") == style.count(f".t{turn} .mark") == 1
 
 

@@ -23,7 +23,8 @@ from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
 from repper.params import save_params
 from repper.runs import run_folder
-from repper.runs.run_folder import CHECKPOINT, Checkpoint, locked
+from repper.runs.rounds import Checkpoint, read_checkpoint, read_chosen, write_round
+from repper.runs.run_folder import CHECKPOINT, locked
 
 SETTINGS = {
     "clients": 4,
@@ -288,12 +289,12 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
     each = [{"w": torch.full((2,), float(number))} for number in range(4)]
     for number, chosen in ((1, 1), (2, 1)):
         checkpoint = Checkpoint(number, each[number], chosen, 61.5)
-        run_folder.write_round(tmp_path, {"round": number}, checkpoint)
+        write_round(tmp_path, {"round": number}, checkpoint)
     save_params(tmp_path / "checkpoint" / "chosen-3.safetensors", each[3], {})
-    found = run_folder.read_checkpoint(tmp_path, each[0])
+    found = read_checkpoint(tmp_path, each[0])
     assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
-    assert run_folder.read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
-    run_folder.write_round(tmp_path, {"round": 3}, Checkpoint(3, each[3], 3, 70.0))
+    assert read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
+    write_round(tmp_path, {"round": 3}, Checkpoint(3, each[3], 3, 70.0))
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == {
         "last.safetensors", "chosen-3.safetensors",
     }  # fmt: skip

@@ -16,7 +16,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import repper
-from repper.engines.client import Task
 from repper.engines.pool import PoolEngine
 from repper.federate import federate
 from repper.params import clone, params_of, select
@@ -34,12 +33,9 @@ def main() -> None:
     partition = repper.Partition(tuple(rows), (empty,) * clients)
     config = repper.Config(rounds=ROUNDS, epochs=5, knn=0, participation=COHORT / clients)
     planned = plan(config, data, partition)
-    task = Task(
-        planned.config, planned.spec, partition, data.classes, data.flip, planned.config.device
-    )
     shared = clone(select(params_of(planned.network), planned.method.shared))
     moments = []
-    with PoolEngine(task, data, 0) as engine:
+    with PoolEngine(planned.task, data, 0) as engine:
         for _ in federate(
             engine, shared, clients=range(clients), participation=COHORT / clients,
             rounds=ROUNDS, seed=0,

@@ -20,7 +20,7 @@ import torch
 import repper
 from repper.augment import augment
 from repper.engines.engine import one_thread
-from repper.engines.pool import cores
+from repper.engines.processes import cores
 from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
 

@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 import torch
 
 from repper.encoders.encoder import EncoderSpec
-from repper.engines.pool import KEEP_MEMORY
+from repper.engines.processes import KEEP_MEMORY
 from repper.losses import supcon
 
 SECONDS = 10.0

@@ -13,13 +13,13 @@ Nothing here imports PyTorch before something is run or opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.datasets import Dataset, Split, load
-from repper.errors import RepperError, missing_extra, unknown
+from repper.errors import RepperError, needs, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from repper.runs.run import Run
 
 __version__ = "0.1.0"
+Last = TypeVar("Last")
 __all__ = [
     "Config",
     "Dataset",
@@ -58,18 +59,13 @@ def run(
     `partition` is one of `split`'s, or a name or a manifest as for `repper run`; `settings` are
     those of `repper run`, with `_` for `-`; `watch` is called with every event.
     """
-    try:
+    with needs("train", "training"):
         from repper.runs.execute import Finished, execute
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "PyTorch", "train", "training") from error
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
     config, images = _config(data, settings)
-    for event in execute(config, images, partition, resume=resume, overwrite=overwrite):
-        if watch is not None:
-            watch(event)
-    assert isinstance(event, Finished)
-    return event.run
+    events = execute(config, images, partition, resume=resume, overwrite=overwrite)
+    return _last(events, watch, Finished).run
 
 
 def compare(
@@ -88,11 +84,9 @@ def compare(
 
     Trainings of equal settings that are finished somewhere in the folder `reuse` are taken.
     """
-    try:
+    with needs("train", "training"):
         from repper.runs.compare import Compared, rows_of
         from repper.runs.compare import compare as compare_rows
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "PyTorch", "train", "training") from error
     for setting in ("method", "personalize"):
         if setting in settings:
             raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
@@ -100,14 +94,11 @@ def compare(
     own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
     config, images = _config(data, settings)
     folder = Path(reuse) if reuse is not None else None
-    for event in compare_rows(
+    events = compare_rows(
         config, rows_of(text, own), seeds, images,
         resume=resume, overwrite=overwrite, reuse=folder,
-    ):  # fmt: skip
-        if watch is not None:
-            watch(event)
-    assert isinstance(event, Compared)
-    return event.comparison
+    )  # fmt: skip
+    return _last(events, watch, Compared).comparison
 
 
 def join(
@@ -124,11 +115,9 @@ def join(
 
     `settings` are those of `repper join`, with `_` for `-`, and `head_epochs` for its epochs.
     """
-    try:
+    with needs("train", "training"):
         from repper.runs.execute import Finished
         from repper.runs.newcomers import join as join_run
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "PyTorch", "train", "training") from error
     found = open_run(run) if isinstance(run, str | Path) else run
     for setting in settings:
         if setting not in JOIN_SETTINGS:
@@ -137,26 +126,21 @@ def join(
         settings["data"] = data if isinstance(data, str) else data.name
     if settings.get("out") is not None:
         settings["out"] = str(settings["out"])
-    for event in join_run(
+    events = join_run(
         found,
         settings,
         None if data is None or isinstance(data, str) else data,
         same_clients=same_clients,
         resume=resume,
         overwrite=overwrite,
-    ):
-        if watch is not None:
-            watch(event)
-    assert isinstance(event, Finished)
-    return event.run
+    )
+    return _last(events, watch, Finished).run
 
 
 def open_run(folder: Path | str) -> Run:
     """A run folder that exists."""
-    try:
+    with needs("train", "reading a run"):
         from repper.runs.run import Run
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "PyTorch", "train", "reading a run") from error
     found = Run(Path(folder))
     _ = found.config
     return found
@@ -164,11 +148,20 @@ def open_run(folder: Path | str) -> Run:
 
 def open_comparison(folder: Path | str) -> Comparison:
     """A comparison that is finished."""
-    try:
+    with needs("train", "reading a comparison"):
         from repper.runs.comparison import Comparison
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "PyTorch", "train", "reading a comparison") from error
     return Comparison.open(Path(folder))
+
+
+def _last(
+    events: Iterable[object], watch: Callable[[Any], object] | None, kind: type[Last]
+) -> Last:
+    """Let all happen, watched; what happened last."""
+    for event in events:
+        if watch is not None:
+            watch(event)
+    assert isinstance(event, kind)
+    return event
 
 
 def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:

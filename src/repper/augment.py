@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 Level = Literal["none", "weak", "strong"]
-LEVELS: tuple[Level, ...] = ("none", "weak", "strong")
 
 
 @dataclass(frozen=True)

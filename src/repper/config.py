@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repper.client_list import clients_in, normal
 from repper.datasets import DATASETS, Dataset, load
 from repper.encoders import ENCODERS, NORMS
 from repper.engines import ENGINES
@@ -206,7 +207,7 @@ class Config:
             if (path := getattr(self, name)) is not None and path.startswith("~"):
                 # Unlike that of Path, it leaves names of nobody as they are.
                 object.__setattr__(self, name, os.path.expanduser(path))  # noqa: PTH111
-        object.__setattr__(self, "stage1_clients", _same_text(self.stage1_clients))
+        object.__setattr__(self, "stage1_clients", normal(self.stage1_clients))
         if self.validation and not self.evaluate_every:
             raise RepperError(
                 "--validation chooses among evaluated rounds: give --evaluate-every N too"
@@ -240,29 +241,7 @@ class Config:
         """The clients that may take part in stage 1."""
         if self.stage1_clients is None:
             return tuple(range(self.clients))
-        text = self.stage1_clients.strip()
-        try:
-            if "," not in text:
-                count = int(text)
-                if not 1 <= count <= self.clients:
-                    raise RepperError(
-                        f"--stage1-clients must be a count from 1 to {self.clients} "
-                        f"or a list such as 0,3,7, got {text}"
-                    )
-                return tuple(range(count))
-            listed = sorted({int(part) for part in text.split(",") if part.strip()})
-        except ValueError as error:
-            raise RepperError(
-                f"--stage1-clients must be a count or a list such as 0,3,7, got {text!r}"
-            ) from error
-        if wrong := [client for client in listed if not 0 <= client < self.clients]:
-            raise RepperError(
-                f"--stage1-clients names client {wrong[0]}, but clients are numbered "
-                f"0 to {self.clients - 1}"
-            )
-        if not listed:
-            raise RepperError("--stage1-clients names no client")
-        return tuple(listed)
+        return clients_in(self.stage1_clients, self.clients, "--stage1-clients")
 
     def load_data(self) -> Dataset:
         """The data set that the settings name."""
@@ -348,7 +327,7 @@ class Config:
 
         More rounds continue a run; where and on how many processes it runs changes no bit of it.
         """
-        free = {"rounds", "engine", "workers", "out", "data-dir", "download", "tensorboard"}
+        free = {OPTIONS[name].key for name in ("rounds", *CHANGES_NOTHING)}
         return {key: value for key, value in self.to_toml().items() if key not in free}
 
     def training(self) -> dict[str, Any]:
@@ -365,15 +344,9 @@ class Config:
         return "-".join(filter(None, [data, self.method, self.personalize, short]))
 
 
-def _same_text(clients: str | None) -> str | None:
-    """The same list of clients as the same text, however it was written; else as it is."""
-    parts = [part.strip() for part in (clients or "").split(",")]
-    if len(parts) < 2 or not all(part.isdecimal() for part in parts if part):
-        return clients
-    return "".join(f"{client}," for client in sorted({int(part) for part in parts if part}))
-
-
 OPTIONS = options_of(Config)
+CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorboard")
+"""Settings that no result depends on."""
 JOIN_SETTINGS = tuple(
     name
     for name, setting in OPTIONS.items()
@@ -381,3 +354,13 @@ JOIN_SETTINGS = tuple(
     and name not in ("evaluate_every", "validation", "knn")
 )
 """What clients can say who join a run; the rest is the run's."""
+_STAGES = [name for name, setting in OPTIONS.items() if setting.group.startswith("stage")]
+_NOT_OF_SITES = ("init", "init_clients", "stage1_clients", "head_curve", "compile")
+TRAVELS = (
+    *(name for name in _STAGES if name not in _NOT_OF_SITES),
+    "seed", "image_size", "test_share", "clients",
+)  # fmt: skip
+"""Settings that a federation decides for its sites. No path is among them: a server cannot point a
+site at other files than the site's own choice."""
+FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name in (*TRAVELS, "init", "out"))
+"""Settings of a federation: those of its sites, and two of the server's own."""

@@ -6,8 +6,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from repper.config import OPTIONS
+import tomli_w
+
+from repper.client_list import as_text
+from repper.config import OPTIONS, Config
 from repper.errors import RepperError, nearest
+from repper.files import write_atomically
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -28,9 +32,7 @@ def read_config(path: Path) -> dict[str, Any]:
         elif name not in OPTIONS:
             raise _unknown_key(path, key)
         elif name == "stage1_clients" and not isinstance(value, str):
-            # With a comma after it, one client is not a count.
-            listed = isinstance(value, list)
-            settings[name] = "".join(f"{one}," for one in value) if listed else str(value)
+            settings[name] = as_text(value) if isinstance(value, list) else str(value)
         else:
             try:
                 settings[name] = OPTIONS[name].check(value)
@@ -57,3 +59,8 @@ def _unknown_key(path: Path, key: str) -> RepperError:
     guess = nearest(key, [setting.key for setting in OPTIONS.values()])
     hint = f", did you mean {guess!r}?" if guess else " (see repper run --help for all settings)"
     return RepperError(f"{path}: unknown setting {key!r}{hint}")
+
+
+def write_config(path: Path, config: Config) -> None:
+    """Write settings so that `read_config` reads them again."""
+    write_atomically(path, tomli_w.dumps(config.to_toml()))

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_samples
@@ -18,7 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import SHARED, Encoder, EncoderSpec, extract, read_encoder
+from repper.edge.saved_head import unit_rows
+from repper.encoders.encoder import SHARED, features_of, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import (
     head_classes,
@@ -28,13 +28,15 @@ from repper.evaluate import (
     tail_classes,
 )
 from repper.files import read_json, write_atomically
-from repper.params import Params, digest, load_params
+from repper.params import digest
 from repper.partition import Partition, read_partition
 from repper.runs.run import Run
 from repper.runs.run_folder import EMBEDDING, PARTITION
 
 MOST_IMAGES = 20_000
 """How many images of clients a report looks at: minutes for a large encoder."""
+MOST_POINTS = 600
+"""How many test images a picture shows."""
 METRIC = "cosine"
 """By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
@@ -71,20 +73,20 @@ class Embedding:
     """How many clients the parting is of: of large runs, some that were drawn."""
 
 
-def embedding_of(run: Run, load: Callable[[], Dataset], count: int = 600) -> Embedding:
+def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
     """The embedding of a run's common encoder, drawn once and kept in the run's folder.
 
     Images are loaded only if it was not drawn before.
     """
     spec, params = read_encoder(run.folder)
     dealt = read_json(run.folder / PARTITION)["hash"]
-    key = {"encoder": digest(params), "partition": dealt, "count": count, "metric": METRIC}
+    key = {"encoder": digest(params), "partition": dealt, "count": MOST_POINTS, "metric": METRIC}
     path = run.folder / EMBEDDING
     kept = _read(path) if path.is_file() else None
     if kept is None or kept["key"] != key:
         data = shaped(load(), spec.channels, spec.size)
         clients = _some_clients(read_partition(run.folder / PARTITION, data))
-        tested = _sample(data.test, count)
+        tested = _sample(data.test, MOST_POINTS)
         points = embed(features_of(spec, params, tested.images))
         kept = {
             "key": key,
@@ -171,7 +173,7 @@ def silhouettes(r: NDArray[Any], labels: NDArray[np.int64], *groups: NDArray[np.
 
 def nearest_other(r: NDArray[Any], labels: NDArray[np.int64]) -> float:
     """How many images, in percent, have the class of the nearest other one."""
-    unit = r / np.maximum(np.linalg.norm(r, axis=1, keepdims=True), 1e-12)
+    unit = unit_rows(r)
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
     return float(100 * (labels[likeness.argmax(1)] == labels).mean())
@@ -190,12 +192,3 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _sample(split: Split, count: int) -> Split:
     rows = np.sort(np.random.default_rng(0).permutation(len(split))[:count])
     return Split(split.images[rows], split.labels[rows])
-
-
-@torch.no_grad()
-def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:
-    """What an encoder with these parameters makes of images."""
-    network = torch.nn.ModuleDict({"encoder": spec.build()})
-    load_params(network, params)
-    encoder = cast(Encoder, network.eval()["encoder"])
-    return extract(encoder, torch.from_numpy(np.ascontiguousarray(images))).numpy()

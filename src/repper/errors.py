@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RepperError(Exception):
@@ -22,6 +23,15 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> RepperError:
     guess = nearest(str(name), names)
     hint = f", did you mean {guess!r}?" if guess else ""
     return RepperError(f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names)})")
+
+
+@contextmanager
+def needs(extra: str, purpose: str) -> Iterator[None]:
+    """Import what only an optional extra brings; without it, say how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or extra, extra, purpose) from error
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> RepperError:

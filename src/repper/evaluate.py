@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repper.edge.saved_head import unit_rows
+
 Counts = NDArray[np.int64]
 
 
@@ -105,11 +107,9 @@ def knn_votes(
     memory: NDArray[Any], memory_labels: Counts, queries: NDArray[Any], k: int = 10
 ) -> Counts:
     """The label that the k nearest memory rows, by cosine, vote for (ties: the nearest)."""
-    unit = [
-        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (memory, queries)
-    ]
+    near, far = unit_rows(memory), unit_rows(queries)
     nearest = [
-        np.argsort(-(unit[1][first : first + AT_ONCE] @ unit[0].T), axis=1, kind="stable")[:, :k]
+        np.argsort(-(far[first : first + AT_ONCE] @ near.T), axis=1, kind="stable")[:, :k]
         for first in range(0, max(1, len(queries)), AT_ONCE)
     ]
     votes = memory_labels[np.concatenate(nearest)]

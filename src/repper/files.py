@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,18 @@ def check_one_of(resume: bool, overwrite: bool) -> None:
         raise RepperError(
             "--resume goes on with a run and --overwrite replaces it: give one of them"
         )
+
+
+def check_same(
+    folder: Path, what: str, before: Mapping[str, object], now: Mapping[str, object]
+) -> None:
+    """Refuse a folder that holds a run, or the like, of other settings."""
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise RepperError(
+                f"{folder} holds another {what}: its {key} is {before.get(key)}, not "
+                f"{now.get(key)}; choose another --out"
+            )
 
 
 def is_text(name: str) -> bool:

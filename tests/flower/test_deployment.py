@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from repper.engines.pool import KEEP_MEMORY
+from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError
 from repper.flower import deployment, keys
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,10 +14,16 @@ from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.options import Option
 
+REUSE = "take trainings of equal settings that are finished in this folder, from another command"
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise RepperError(f"{message} (see {self.prog} --help)")
+
+
+AddCommand = Callable[[str, str, Callable[[argparse.Namespace], int]], Parser]
+"""Adds a command by its name, what it does, and the function that does it."""
 
 
 def path(text: str) -> Path:

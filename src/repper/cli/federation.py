@@ -10,28 +10,21 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.cli.arguments import Parser, add_settings, path, settings
-from repper.config import OPTIONS, Config
-from repper.errors import RepperError, missing_extra, unknown
+from repper.cli.arguments import AddCommand, add_settings, path, settings
+from repper.config import FEDERATE_SETTINGS, OPTIONS, Config
+from repper.errors import RepperError, needs, unknown
 from repper.flower import PREFIX
 from repper.methods import METHODS
 
 if TYPE_CHECKING:
     from repper.flower.deployment import Server
 
-NOT_HERE = ("data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
-            "classes_per_client", "min_train", "min_test", "evaluate_every", "validation", "knn",
-            "engine", "workers", "device", "head_curve", "init_clients", "stage1_clients",
-            "tensorboard", "compile")  # fmt: skip
-"""Settings of `repper run` that a federation has no use for: the images are the sites'."""
-FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name not in NOT_HERE)
 
-
-def add_commands(add: Callable[..., Parser]) -> None:
+def add_commands(add: AddCommand) -> None:
     serve = add("serve", "run the server of a federation over machines, on Flower", _serve)
     serve.add_argument(
         "home", type=path, metavar="HOME", help="folder of the server's keys and settings"
@@ -102,10 +95,8 @@ def _say(text: str) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    try:
+    with needs("train,flower", "repper serve"):
         from repper.flower.deployment import Server
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "train,flower", "repper serve") from error
     server = Server(options.home.absolute())
     if options.admit or options.revoke or options.list:
         server.check()
@@ -149,13 +140,11 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 
 
 def _node(options: argparse.Namespace) -> int:
-    try:
+    with needs("train,flower", "repper node"):
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import Site
         from repper.runs.plan import resolve_device
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "train,flower", "repper node") from error
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
         raise RepperError(f"the folder of images {data} does not exist")
@@ -184,10 +173,8 @@ def _node(options: argparse.Namespace) -> int:
 
 
 def _federate(options: argparse.Namespace) -> int:
-    try:
+    with needs("train,flower", "repper federate"):
         from repper.flower.deployment import Server
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "Flower", "train,flower", "repper federate") from error
     server = Server(options.home.absolute())
     server.check()
     given = settings(options, FEDERATE_SETTINGS)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from repper.cli.progress import duration
+from repper.cli.duration import duration
 
 
 class Watch:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from repper.datasets.dataset import Dataset, Split
-from repper.datasets.folder import Request, data_folder
+from repper.datasets.request import Request, data_folder
 from repper.errors import RepperError, unknown
 from repper.registry import Registry
 

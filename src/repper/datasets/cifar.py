@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.fetch import Remote, fetch, unpack
-from repper.datasets.folder import Request, check_md5, counted, not_found
 from repper.datasets.hub import HubCopy
+from repper.datasets.request import Request, check_md5, counted, not_found
 from repper.datasets.unpickle import read_arrays
 from repper.errors import RepperError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from repper.datasets.cifar import CIFAR10
 from repper.datasets.dataset import Dataset
 from repper.datasets.fetch import Remote, fetch, unpack
-from repper.datasets.folder import Request, check_md5, counted, not_found
 from repper.datasets.hub import HubCopy
 from repper.datasets.image_folder import read_folder
+from repper.datasets.request import Request, check_md5, counted, not_found
 from repper.datasets.shape import shaped
 from repper.errors import RepperError
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from repper.datasets.folder import cache_folder
 from repper.datasets.images import read_images
+from repper.datasets.request import cache_folder
 from repper.errors import RepperError
 from repper.files import write_atomically
 

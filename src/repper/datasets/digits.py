@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from repper.datasets.dataset import Dataset, Split
-from repper.datasets.folder import Request
+from repper.datasets.request import Request
 
 
 def digits(_request: Request) -> Dataset:

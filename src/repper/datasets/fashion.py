@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.fetch import Remote, fetch
-from repper.datasets.folder import Request, counted, not_found
 from repper.datasets.hub import HubCopy
+from repper.datasets.request import Request, counted, not_found
 from repper.errors import RepperError
 
 CLASSES = (

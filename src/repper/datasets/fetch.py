@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from repper.datasets.folder import md5
+from repper.datasets.request import md5
 from repper.errors import RepperError
 
 TIMEOUT = 30.0

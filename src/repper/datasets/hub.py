@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from repper.datasets.dataset import Split
-from repper.datasets.folder import Request
 from repper.datasets.images import read_images
+from repper.datasets.request import Request
 from repper.errors import RepperError, missing_extra
 
 

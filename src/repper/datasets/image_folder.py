@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.decoded import ImageFile, read_files
-from repper.datasets.folder import counted
+from repper.datasets.request import counted
 from repper.errors import RepperError
 from repper.files import is_text
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, cast, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from repper.augment import normalize
 from repper.encoders import ENCODERS
 from repper.errors import RepperError
-from repper.params import Params, params_of, read_notes, read_params, save_params
+from repper.params import Params, load_params, params_of, read_notes, read_params, save_params
 
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""
@@ -38,6 +40,14 @@ def extract(encoder: Encoder, images: Tensor) -> Tensor:
     pixels = images.shape[-1] * images.shape[-2]
     at_once = max(1, min(512, 512 * 32**2 // pixels))
     return torch.cat([encoder(normalize(part)) for part in images.split(at_once)])
+
+
+def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:
+    """What an encoder with these parameters makes of images."""
+    network = nn.ModuleDict({"encoder": spec.build()})
+    load_params(network, params)
+    encoder = cast(Encoder, network.eval()["encoder"])
+    return extract(encoder, torch.from_numpy(np.ascontiguousarray(images))).numpy()
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,6 @@ class Task:
     partition: Partition
     classes: tuple[str, ...]
     flip: bool
-    device: str
     private: Path | None = None
 
 
@@ -76,7 +75,7 @@ class Clients:
     def __init__(self, task: Task, train: Labelled, test: Labelled) -> None:
         self._task = task
         self._train_split, self._test_split = train, test
-        self._device = torch.device(task.device)
+        self._device = torch.device(task.config.device)
         self._method = task.config.build_method()
         self._phases = self._method.phases()
         network = build_network(self._method, task.spec, len(task.classes), seed=0)

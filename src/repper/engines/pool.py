@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import sys
-import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -21,55 +15,16 @@ import torch
 from torch import Tensor
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task, groups
-from repper.engines.engine import Engine, Personal, Update, one_thread
+from repper.engines.client import Task, groups
+from repper.engines.engine import Engine, Personal, Update
+from repper.engines.processes import cores, keeping_memory, start_method, without_main_module
 from repper.engines.shared_memory import SharedTensor
+from repper.engines.worker import Layout, work
 from repper.errors import RepperError
-from repper.methods.method import build_network
-from repper.params import Params, copy_params, params_of, select
-
-KEEP_MEMORY = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**31),
-    "MALLOC_TOP_PAD_": str(2**26),
-}
-"""For glibc: keep freed memory for the next tensor. It would give every tensor of more than 32 MB
-back to the system at once and fetch fresh pages for the next, which took a fifth of a training step
-of `small` at batches of 256."""
+from repper.params import Params, copy_params
 
 Job = tuple[Any, ...]
 """What a worker is asked to do: a verb and its arguments, such as ("fit", client, round)."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each named parameter lies in one flat float32 vector."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    @classmethod
-    def of(cls, task: Task) -> Layout:
-        method = task.config.build_method()
-        network = build_network(method, task.spec, len(task.classes), seed=0)
-        params = select(params_of(network), method.shared)
-        return cls({name: tuple(t.shape) for name, t in params.items()})
-
-    @property
-    def size(self) -> int:
-        return sum(torch.Size(shape).numel() for shape in self.shapes.values())
-
-    def views(self, flat: Tensor) -> Params:
-        """The parameters by name, as views of the vector."""
-        parts = flat.split([torch.Size(shape).numel() for shape in self.shapes.values()])
-        return {n: _view(p, s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
-
-
-def _view(part: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A part of a vector as a tensor; a convolution's as networks have it, channels last."""
-    if len(shape) != 4:
-        return part.view(shape)
-    outputs, inputs, height, width = shape
-    return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
 
 @dataclass(eq=False)
@@ -101,17 +56,17 @@ class PoolEngine(Engine):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        context = _start_method()
+        context = start_method()
         for number in range(self._count):
             ours, theirs = context.Pipe()
             sent = SharedTensor((2, self._layout.size), torch.float32)
             process = context.Process(
-                target=_work,
+                target=work,
                 args=(theirs, self._task, self._layout, self._splits, self._received, sent),
                 name=f"repper worker {number}",
                 daemon=True,
             )
-            with _without_main_module(), _keeping_memory():
+            with without_main_module(), keeping_memory():
                 process.start()
             theirs.close()
             self._workers.append(_Worker(number, process, ours, sent))
@@ -253,99 +208,3 @@ class PoolEngine(Engine):
         for worker in self._workers:
             worker.process.join()
         self._workers.clear()
-
-
-def _work(
-    connection: Connection,
-    task: Task,
-    layout: Layout,
-    splits: list[tuple[SharedTensor, SharedTensor]],
-    received: SharedTensor,
-    sent: SharedTensor,
-) -> None:
-    """A worker's life: do what is asked until the other side closes the connection, or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    with one_thread(), suppress(EOFError, OSError):
-        clients: Clients | None = None
-        shared = layout.views(received.tensor)
-        outgoing = [layout.views(row) for row in sent.tensor]
-        while True:
-            row, verb, *arguments = connection.recv()
-            try:
-                clients = clients or Clients(task, *[(s.tensor, t.tensor) for s, t in splits])
-                if verb == "receive":
-                    clients.receive(shared)
-                    continue
-                answer = getattr(clients, verb)(*arguments)
-                if isinstance(answer, Update):
-                    copy_params(answer.shared, outgoing[row])
-                    answer = replace(answer, shared={})
-                message = ("done", answer)
-            except RepperError as error:
-                message = ("error", str(error))
-            except Exception:
-                message = ("crash", traceback.format_exc())
-            connection.send(message)
-
-
-def _leave_with_parent() -> None:
-    """End in the middle of a client when the run was killed.
-
-    Else what the client keeps would be written later, perhaps into another run in the same folder.
-    """
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
-
-
-def _start_method() -> SpawnContext | ForkServerContext:
-    """How workers start: on Linux as copies of a process that has loaded everything once.
-
-    Every later pool of this process begins with it too. Elsewhere such copies are not safe.
-    """
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # The last is what an optimizer would load at its first step.
-    context.set_forkserver_preload(
-        ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
-    )
-    return context
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Keep a starting process from importing the caller's script again.
-
-    Our workers need nothing from it, and a script or notebook without the usual `__main__` guard
-    would otherwise start itself over and over.
-    """
-    main = sys.modules["__main__"]
-    names = ["__file__", "__spec__"]
-    kept = {name: vars(main)[name] for name in names if name in vars(main)}
-    vars(main).pop("__file__", None)
-    vars(main)["__spec__"] = None
-    try:
-        yield
-    finally:
-        vars(main).update(kept)
-
-
-@contextmanager
-def _keeping_memory() -> Iterator[None]:
-    """Start processes that reuse the memory of freed tensors, unless the user has set it up."""
-    added = {name: value for name, value in KEEP_MEMORY.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]

@@ -10,13 +10,16 @@ import tomli_w
 from repper.config import OPTIONS
 from repper.files import write_atomically
 
+OF_THE_FEDERATION: dict[str, Any] = {
+    "federation": "simulation", "sites": "", "classes": "", "round-timeout": 0.0, "min-cohort": 0,
+    "resume": False, "overwrite": False,
+}  # fmt: skip
+"""Keys of a run's configuration that are no settings of `repper run`, with their defaults."""
+
 
 def write_app(folder: Path) -> None:
     """The app folder that `flwr run` takes, with every setting of `repper run` in its config."""
-    config: dict[str, Any] = {
-        "federation": "simulation", "sites": "", "classes": "", "round-timeout": 0.0,
-        "min-cohort": 0, "resume": False, "overwrite": False,
-    }  # fmt: skip
+    config = dict(OF_THE_FEDERATION)
     for option in OPTIONS.values():
         config[option.key] = "" if option.default is None else option.default
     project = {

@@ -24,34 +24,23 @@ from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
 from repper.errors import RepperError, unknown
 from repper.flower import PREFIX, wire
+from repper.flower.app_folder import OF_THE_FEDERATION
 from repper.flower.grid_engine import GridEngine, Patience, Place, SimulatedNodes
 from repper.flower.handlers import answering, fitted, personalized
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Part, Site
-from repper.methods.method import keeps_own
-from repper.runs import run_folder
 from repper.runs.execute import Finished, RoundDone, execute
 from repper.runs.plan import plan
 
 LAST_WORDS = 1.0
 """Seconds in which the last line of the log gets to those who watch."""
-NOT_SETTINGS = (
-    "federation",
-    "sites",
-    "classes",
-    "round-timeout",
-    "min-cohort",
-    "resume",
-    "overwrite",
-)
-"""Keys of a run's configuration that are no settings of `repper run`."""
 
 
 def config_in(given: Mapping[str, Any]) -> Config:
     """The settings in a run's configuration; what is empty there is left to its default."""
     settings: dict[str, Any] = {}
     for key, value in given.items():
-        if key in NOT_SETTINGS or value == "":
+        if key in OF_THE_FEDERATION or value == "":
             continue
         if (name := key.replace("-", "_")) not in OPTIONS:
             raise RepperError(f"the run's configuration has {key!r}, which is no setting")
@@ -126,14 +115,7 @@ def _simulate(grid: Grid, config: Config, given: Mapping[str, Any]) -> None:
 def _simulated(settings: str) -> Clients:
     """The clients of a simulation, once per process."""
     planned = plan(config_in(json.loads(settings)))
-    data, private = planned.data, None
-    if keeps_own(planned.method, planned.network):
-        private = planned.folder / run_folder.PRIVATE
-    task = Task(
-        planned.config, planned.spec, planned.partition, data.classes, data.flip,
-        planned.config.device, private,
-    )  # fmt: skip
-    return Clients.of(task, data)
+    return Clients.of(planned.task, planned.data)
 
 
 def _clients(context: Context) -> Clients:

@@ -15,6 +15,7 @@ from typing import Any
 
 import tomli_w
 
+from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
 from repper.flower.app_folder import write_app
@@ -219,8 +220,6 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 
 
 def node_environment(home: Path) -> dict[str, str]:
-    from repper.engines.pool import KEEP_MEMORY  # PyTorch, which the server's commands do not need
-
     # Decoded images lie in a cache: it belongs into the site's home, too.
     own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
     return quiet(**KEEP_MEMORY, **own)

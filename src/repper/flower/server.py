@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tomli_w
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from repper.config import Config
+from repper.config_file import write_config
 from repper.encoders.encoder import SHARED, save_encoder
 from repper.errors import RepperError
+from repper.evaluate import mean_of
 from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
@@ -32,7 +32,8 @@ from repper.runs import run_folder
 from repper.runs.environment import environment
 from repper.runs.execute import RoundDone, stage1
 from repper.runs.plan import initial_network, resolve_device
-from repper.runs.run_folder import Checkpoint, digest_of_all
+from repper.runs.result import digest_of_all
+from repper.runs.rounds import Checkpoint, read_checkpoint, read_rounds
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class SitesEngine(GridEngine):
 
         The site goes on from there: what it did since was not taken.
         """
-        last = {c: r["round"] for r in run_folder.read_rounds(self._folder) for c in r["cohort"]}
+        last = {c: r["round"] for r in read_rounds(self._folder) for c in r["cohort"]}
         return {client: {"client": client, "last": last.get(client, 0)} for client in clients}
 
     def let_personalize(self, shared: Params, number: int) -> Iterator[tuple[int, wire.Told]]:
@@ -205,7 +206,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
             write_atomically(folder / run_folder.SITES, json.dumps(roster, indent=2))
             write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
         members = [(name, examples) for name, examples in roster["sites"]]
-        checkpoint = run_folder.read_checkpoint(folder, shared) or Checkpoint(0, shared)
+        checkpoint = read_checkpoint(folder, shared) or Checkpoint(0, shared)
         if checkpoint.number > (rounds := config.build_schedule().rounds):
             raise RepperError(
                 f"{folder} has {checkpoint.number} rounds already, more than --rounds "
@@ -213,7 +214,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
             )
         if checkpoint.number < rounds:
             (folder / run_folder.RESULT).unlink(missing_ok=True)
-        write_atomically(folder / run_folder.CONFIG, tomli_w.dumps(config.to_toml()))
+        write_config(folder / run_folder.CONFIG, config)
         tell("begun", sites=[n for n, _ in members], rounds=rounds, done=checkpoint.number)
         engine = SitesEngine(grid, members, asked, folder, federation.patience, tell)
         with engine:
@@ -222,7 +223,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
                     checkpoint = done.checkpoint
                     tell("round", **done.record)
             said = dict(engine.let_personalize(checkpoint.shared, checkpoint.number))
-        result = _result(config, members, checkpoint, said, run_folder.read_rounds(folder))
+        result = _result(config, members, checkpoint, said, read_rounds(folder))
         if encoder := select(checkpoint.shared, is_encoder):
             save_encoder(folder / run_folder.ENCODER, spec, encoder, SHARED)
         write_atomically(folder / run_folder.RESULT, json.dumps(result, indent=2))
@@ -288,7 +289,6 @@ def _result(
     scores = {
         name: said.get(client, {}).get("accuracy") for client, (name, _) in enumerate(members)
     }
-    known = [score for score in scores.values() if score is not None]
     private = [f"{c} {said[c]['private']}" for c in sorted(said) if said[c].get("private")]
     # Of what sites keep for themselves, only those that share anything give a digest.
     silent = [name for c, (name, _) in enumerate(members) if "private" not in said.get(c, {})]
@@ -299,7 +299,7 @@ def _result(
         "rounds": checkpoint.number,
         "sites": scores,
         "personalized": [members[client][0] for client in sorted(said)],
-        "accuracy": {"mean": float(np.mean(known)) if known else None},
+        "accuracy": {"mean": mean_of(scores.values())},
         "encoder_digest": digest_of_all(checkpoint.shared, private if whole else []),
         "digest_covers": "all that was trained" if whole else "shared parameters only",
         "cost": {n: sum(r[n] for r in log) for n in ("images", "bytes_up", "bytes_down")},

@@ -27,7 +27,7 @@ from flwr.simulation import run_simulation
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients, Task
 from repper.engines.engine import Absent, Engine, Personal, Update
-from repper.engines.pool import KEEP_MEMORY, cores
+from repper.engines.processes import KEEP_MEMORY, cores
 from repper.errors import RepperError
 from repper.flower import programs
 from repper.flower.grid_engine import PAUSE, Place, SimulatedNodes

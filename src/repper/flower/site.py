@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from repper.config import OPTIONS, Config
+from repper.config import TRAVELS, Config
+from repper.config_file import write_config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import SiteFolder, read_folder
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
@@ -36,14 +37,6 @@ from repper.runs import run_folder
 from repper.runs.plan import initial_network, resolve_device
 
 SETTINGS = "site.toml"
-_STAGES = [name for name, option in OPTIONS.items() if option.group.startswith("stage")]
-_SERVERS_OWN = ("init", "init_clients", "stage1_clients", "head_curve", "compile")
-TRAVELS = (
-    *(name for name in _STAGES if name not in _SERVERS_OWN),
-    "seed", "image_size", "test_share", "clients",
-)  # fmt: skip
-"""Settings that a federation decides. No path is among them: a server cannot point a site at other
-files than the site's own choice."""
 CHANNELS, IMAGE_SIZE = 3, 32
 MOST_CLIENTS, LARGEST_IMAGE = 10_000, 512
 """What a server may ask of a site's memory and disk."""
@@ -158,10 +151,8 @@ class Part:
         )
         method = config.build_method()
         network = initial_network(config, method, self.spec, len(images.classes))
-        task = Task(
-            config, self.spec, Partition(tuple(train), tuple(test)), images.classes, images.flip,
-            config.device,
-        )  # fmt: skip
+        partition = Partition(tuple(train), tuple(test))
+        task = Task(config, self.spec, partition, images.classes, images.flip)
         if keeps_own(method, network):
             store = PrivateStore(self.folder / run_folder.PRIVATE)
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -207,7 +198,7 @@ class Part:
             "client": self.client,
             "classes": self.images.classes,
         }
-        write_atomically(self.folder / run_folder.CONFIG, tomli_w.dumps(self.config.to_toml()))
+        write_config(self.folder / run_folder.CONFIG, self.config)
         write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
         return one
 

@@ -9,10 +9,7 @@ from scipy import stats
 from repper.paper.claims import Numbers, claims_of
 from repper.paper.experiment import Experiment
 from repper.paper.panels import NOT_RUN, PanelResult, rows_in
-from repper.runs.comparison import figure, gain_text
-
-Cells = list[list[str]]
-"""A table's lines, the heading first."""
+from repper.text_table import Cells, figure, gain_text
 
 
 def number_cells(

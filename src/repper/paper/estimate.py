@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task
+from repper.engines.client import Clients
 from repper.engines.engine import one_thread
-from repper.engines.pool import cores
+from repper.engines.processes import cores
 from repper.errors import RepperError
 from repper.methods.schedule import cohort_size
 from repper.paper.events import Estimate
@@ -67,11 +68,8 @@ def _seconds_per_view(config: Config, data: Dataset) -> float:
     partition = Partition((rows,), (np.zeros(0, np.int64),))
     one = Config(**{**config.__dict__, "clients": 1, "epochs": 1, "participation": 1.0})
     planned = plan(one, data, partition)
-    task = Task(
-        planned.config, planned.spec, partition, data.classes, data.flip, planned.config.device
-    )
     with one_thread():
-        clients = Clients.of(task, data)
+        clients = Clients.of(replace(planned.task, private=None), data)
         clients.receive(clone(select(params_of(planned.network), planned.method.shared)))
         clients.fit(0, 1)  # the first takes longer
         times = []

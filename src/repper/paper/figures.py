@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
-from repper.embedding import embed, features_of, nearest_other, silhouettes
-from repper.encoders.encoder import SHARED, read_encoder
+from repper.embedding import embed, nearest_other, silhouettes
+from repper.encoders.encoder import SHARED, features_of, read_encoder
 from repper.engines.client import Clients, Task
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
@@ -30,6 +31,7 @@ from repper.runs.run import Run
 from repper.runs.run_folder import CHECKPOINT, PARTITION
 
 CLIENTS_SHOWN = 7
+CLASSES_NAMED = 10
 OTHERS = "0.75"
 """The grey of classes without a colour of their own."""
 
@@ -128,20 +130,19 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
         _class_legend(figure, data, every.labels, shown)
 
 
-def _held(data: Dataset, counts: NDArray[np.int64], most: int = 10) -> str:
+def _held(data: Dataset, counts: NDArray[np.int64]) -> str:
     """How many images of each class a client has, by falling count, in short lines."""
     order = [label for label in np.argsort(-counts, kind="stable") if counts[label]]
-    shown = [f"{data.classes[label]}\u00a0{counts[label]}" for label in order[:most]]
-    if len(order) > most:
-        shown.append(f"{len(order) - most}\u00a0more\u00a0classes")
+    shown = [f"{data.classes[label]}\u00a0{counts[label]}" for label in order[:CLASSES_NAMED]]
+    if len(order) > CLASSES_NAMED:
+        shown.append(f"{len(order) - CLASSES_NAMED}\u00a0more\u00a0classes")
     return textwrap.fill(", ".join(shown), 48)
 
 
 def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) -> Params:
     """A client's encoder at the end of one more round of its own training."""
-    config = run.config
     spec, _ = read_encoder(run.folder)
-    task = Task(config, spec, partition, data.classes, data.flip, "cpu")
+    task = Task(replace(run.config, device="cpu"), spec, partition, data.classes, data.flip)
     shared, _ = read_params(run.folder / CHECKPOINT)
     with one_thread():
         clients = Clients.of(task, data)

@@ -26,6 +26,7 @@ from torch.nn import functional
 from repper.augment import Level, augment
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import read_encoder
+from repper.evaluate import head_classes, tail_classes
 from repper.methods.method import build_network
 from repper.params import load_params, read_params
 from repper.partition import read_partition
@@ -111,8 +112,7 @@ def by_class_size(values: Values, labels: NDArray[np.int64], counts: NDArray[np.
     classes = [int(label) for label in np.unique(labels)]
     means = np.array([values[labels == label].mean() for label in classes])
     sizes = counts[classes]
-    median = np.median(counts[counts > 0])
-    tail, head = means[sizes < median], means[sizes > median]
+    tail, head = means[tail_classes(counts)[classes]], means[head_classes(counts)[classes]]
     correlation = np.nan
     if len(classes) > 2 and len(set(sizes)) > 1 and len(set(means)) > 1:
         correlation = float(stats.spearmanr(sizes, means).statistic)

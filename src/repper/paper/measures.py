@@ -22,10 +22,11 @@ from repper.paper.panels import cells_of, without
 from repper.paper.reproduction import Extra
 from repper.paper.tables import BUBBLES
 from repper.runs import run_folder
-from repper.runs.comparison import figure, gain_text, interval
+from repper.runs.comparison import interval
 from repper.runs.execute import Event
 from repper.runs.newcomers import join
 from repper.runs.run import Run
+from repper.text_table import figure, gain_text
 
 JOINED = "joined"
 

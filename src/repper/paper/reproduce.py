@@ -10,30 +10,28 @@ from typing import Any
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
+from repper.files import check_same, read_json, write_atomically
 from repper.paper import measures
 from repper.paper.events import (
     PanelMissing,
     PanelStarted,
     Reproduced,
     ReproduceEvent,
-    WorkLeft,
 )
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.paper.panels import (
     Images,
     PanelResult,
-    epochs_in,
     panel_config,
     result_in,
     rows_in,
     without,
 )
 from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
+from repper.paper.work import Work
 from repper.runs import run_folder
-from repper.runs.compare import CellStarted, Compared, check_asked, compare
-from repper.runs.execute import Event, RoundDone, Started
-from repper.runs.run import Run
+from repper.runs.compare import Compared, check_asked, compare
+from repper.runs.execute import Event
 
 
 def reproduce(
@@ -70,8 +68,7 @@ def reproduce(
         identity = _identity(experiment, preset, seeds)
         write_atomically(folder / SETTINGS, json.dumps(identity))
         results, extras = list[PanelResult](), list[Extra]()
-        whole = sum(_passes(one, p, seeds) * images.counts[p] for p, one in configs.items())
-        given = 0.0
+        work = Work(configs, images.counts, seeds)
 
         def found(*, last: bool = False) -> Reproduction:
             """What there is so far, with what an earlier time had of the rest."""
@@ -88,27 +85,10 @@ def reproduce(
                 results.append(result_in(folder, panel, without(config)))
                 continue
             data = images.loaded.data_of(config)
-            left = cell = 0.0
             for event in compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse):
-                if isinstance(event, CellStarted):
-                    left = sum(
-                        _passes(one, other, seeds, unfinished=True) * images.counts[other]
-                        for other, one in list(configs.items())[number - 1 :]
-                    )
-                    own = event.row.config(config, event.seed, Path(str(config.out)))
-                    cell = epochs_in(own) * images.counts[panel]
-                    if event.reused:
-                        given, left = given + cell, left - cell
-                    if event.trained:
-                        cell = 0.0
-                elif isinstance(event, Started | RoundDone):
-                    done = (
-                        event.finished_rounds
-                        if isinstance(event, Started)
-                        else event.record["round"]
-                    )
-                    yield WorkLeft((left - cell * done / config.rounds) / whole, given / whole)
-                elif isinstance(event, Compared):
+                if left := work.seen(panel, event):
+                    yield left
+                if isinstance(event, Compared):
                     results.append(PanelResult(panel, event.comparison))
                 yield event
             found().write()  # before what is measured, which may take long
@@ -144,19 +124,6 @@ def _measured(
     return extras
 
 
-def _passes(config: Config, panel: Panel, seeds: int, unfinished: bool = False) -> float:
-    """The passes over clients' views in a panel's trainings, or in those not finished."""
-    total = 0.0
-    for seed in range(config.seed, config.seed + seeds):
-        cells = [row.config(config, seed, Path(str(config.out))) for row in rows_in(panel)]
-        for method in dict.fromkeys(cell.method for cell in cells):
-            own = [cell for cell in cells if cell.method == method]
-            done = any(Run(Path(str(cell.out))).finished for cell in own)
-            if not (unfinished and done):
-                total += epochs_in(own[0])
-    return total
-
-
 def _identity(experiment: Experiment, preset: Preset, seeds: int) -> dict[str, Any]:
     return {"experiment": experiment.name, "preset": preset.name, "seeds": seeds}
 
@@ -166,13 +133,9 @@ def _check_folder(
 ) -> None:
     path = folder / SETTINGS
     if path.is_file():
-        before, now = read_json(path), _identity(experiment, preset, seeds)
-        for key, value in now.items():
-            if before.get(key) != value and key != "seeds":
-                raise RepperError(
-                    f"{folder} holds another reproduction: its {key} is {before.get(key)}, not "
-                    f"{value}; choose another --out"
-                )
+        # With more seeds it goes on.
+        before, now = read_json(path) | {"seeds": seeds}, _identity(experiment, preset, seeds)
+        check_same(folder, "reproduction", before, now)
         if not resume:
             raise RepperError(
                 f"{folder} already holds a reproduction: add --resume to go on with it, "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,8 @@ from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
 from repper.paper.panels import NOT_RUN, PanelResult, result_in
 from repper.runs.comparison import CELLS, TABLE
 from repper.runs.run import Run
-from repper.runs.run_folder import ENVIRONMENT, RESULT
+from repper.runs.run_folder import RESULT
+from repper.text_table import Cells, csv_text, markdown_table
 
 SETTINGS = "reproduction.json"
 FOUND = "found.json"
@@ -43,7 +42,7 @@ class Extra:
 
     title: str
     note: str
-    cells: list[list[str]]
+    cells: Cells
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,13 @@ class Reproduction:
     def read(cls, folder: Path, experiment: Experiment, preset: Preset, seeds: int) -> Reproduction:
         """What is finished of this experiment in its folder."""
         path = folder / FOUND
-        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}}
+        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}, "images": []}
         results = [
             result_in(folder, panel, kept["missing"].get(panel.name, NOT_RUN))
             for panel in experiment.panels
         ]
         extras = tuple(Extra(**extra) for extra in kept["extras"])
-        images = tuple(kept.get("images", ()))
-        return cls(folder, experiment, preset, seeds, tuple(results), extras, images)
+        return cls(folder, experiment, preset, seeds, tuple(results), extras, tuple(kept["images"]))
 
     def write(self) -> None:
         """Write the tables as Markdown and CSV into the folder."""
@@ -94,15 +92,15 @@ class Reproduction:
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
         heading = ["panel", "row", "ours", "deviation", "paper", "difference", "missing"]
         lines = [[record[name] for name in heading] for record in self.records()]
-        _write_csv(self.folder / f"{TABLE}.csv", [heading, *lines])
+        write_atomically(self.folder / f"{TABLE}.csv", csv_text([heading, *lines]))
         for extra in self.extras:
             name = re.sub(r"[^a-z0-9.]+", "-", extra.title.lower())
-            _write_csv(self.folder / f"{name}.csv", extra.cells)
+            write_atomically(self.folder / f"{name}.csv", csv_text(extra.cells))
         order = order_cells(self.experiment, self.panels) if self.printed else []
         claims = self.claim_cells(shown=10**6)
         for name, cells in (("order", order), ("claims", claims)):
             if cells:
-                _write_csv(self.folder / f"{name}.csv", cells)
+                write_atomically(self.folder / f"{name}.csv", csv_text(cells))
 
     def figures(self) -> Iterator[tuple[str, Path]]:
         """The pictures that were drawn, each with its caption."""
@@ -161,7 +159,7 @@ class Reproduction:
     def markdown(self) -> str:
         parts = [f"# {self.experiment.title}", _bullets(self.settings_text())]
         for each in self.tables():
-            parts += [f"## {each.title}", each.note, _table(each.cells)]
+            parts += [f"## {each.title}", each.note, markdown_table(each.cells)]
         if pictures := list(self.figures()):
             shown = [
                 f"![{caption}]({FIGURES}/{path.name})\n\n*{caption}.*" for caption, path in pictures
@@ -214,6 +212,13 @@ class Reproduction:
         notes.append(f"Where the paper leaves room: {READINGS}.")
         if self.images:
             notes.append(f"Images: {'; '.join(self.images)}.")
+        notes += self._departures()
+        for result in self.panels:
+            if result.missing:
+                notes.append(f"{result.panel.name}: {result.missing}.")
+        return notes
+
+    def _departures(self) -> Iterator[str]:
         departures: dict[str, list[str]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
@@ -230,11 +235,7 @@ class Reproduction:
                 text if len(panels) == every else f"{text} ({_in_short(panels)})"
                 for text, panels in departures.items()
             ]
-            notes.append(f"Not the paper's setting: {'; '.join(listed)}.")
-        for result in self.panels:
-            if result.missing:
-                notes.append(f"{result.panel.name}: {result.missing}.")
-        return notes
+            yield f"Not the paper's setting: {'; '.join(listed)}."
 
     def _effort(self) -> Iterator[str]:
         """The machine, and what the trainings took there; rows of one training share it."""
@@ -250,10 +251,9 @@ class Reproduction:
                     continue  # of an earlier comparison in the same folder
                 training = result.panel.name, config.method, config.seed
                 trained[training] = seconds["crl"]
-                found = read_json(run.folder / ENVIRONMENT)
-                if found.get("reused"):
+                found, elsewhere = run.environment
+                if elsewhere:
                     reused.add(training)
-                found = found.get("training", found)
                 machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
         if trained:
             minutes = round(sum(trained.values()) / 60)
@@ -262,15 +262,9 @@ class Reproduction:
             taken = f"; {len(reused)} of them were made by another command" if reused else ""
             yield f"{len(trained)} trainings, {took} in all on {where}{taken}."
 
-    def claim_cells(self, shown: int = 3) -> list[list[str]]:
+    def claim_cells(self, shown: int = 3) -> Cells:
         """Every claim of the paper, computed from its numbers and from ours."""
         return claim_cells(self.experiment, self.panels, shown, self.unfinished)
-
-
-def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows(lines)
-    write_atomically(path, text.getvalue())
 
 
 def _in_short(panels: Sequence[str]) -> str:
@@ -287,10 +281,3 @@ def _said(name: str, value: object) -> str:
 
 def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(cells: list[list[str]]) -> str:
-    heading, *rows = cells
-    lines = [heading, ["---"] * len(heading), *rows]
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

@@ -6,40 +6,18 @@ Matplotlib's SVGs are twenty times as large and have their colours built in.
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repper.palette import Look, class_looks
-from repper.report.html import Html, join, tag
+from repper.report import svg
+from repper.report.html import Html, tag
+from repper.report.svg import BOTTOM, HEIGHT, LEFT, LINES, RIGHT, TOP, WIDTH
 
 Numbers = NDArray[np.float64]
-WIDTH, HEIGHT = 640, 300
-LINES = 480
-"""The width of a chart of lines: two stand side by side."""
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 42
-LETTER = 7.2
-"""The width of a letter; East Asian ones have two."""
-LONGEST_LABEL = 30
-SMALLEST = 0.75
-"""A drawing shrinks to this share of its size, then scrolls: on a phone it is still read."""
-SHAPES = (
-    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z", "M-2.7-2.7h5.4v5.4h-5.4z", "M0-4l4 4-4 4-4-4z",
-    "M0-3.8L3.7 2.8H-3.7z", "M0 3.8L3.7-2.8H-3.7z",
-    "M-1.2-3.6h2.4v2.4h2.4v2.4h-2.4v2.4h-2.4v-2.4h-2.4v-2.4h2.4z",
-    "M-3.6-2L-2-3.6 0-1.6 2-3.6 3.6-2 1.6 0 3.6 2 2 3.6 0 1.6-2 3.6-3.6 2-1.6 0z",
-    "M0-4.4l1 3h3.2l-2.6 1.9 1 3.1L0 1.8l-2.6 1.8 1-3.1-2.6-1.9H-1z",
-)  # fmt: skip
-"""A marker for each colour, like those of Matplotlib's figures."""
-
-TURNS = 7
-"""How many kinds of dashes the page's style has."""
-
-Scale = Callable[[float], float]
-"""From a value to its place in the drawing."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +34,10 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> H
     """Values over rounds or epochs, a line each."""
     xs = [v for one in series for v in one.x]
     ys = [v for one in series for v in one.y]
-    x_ticks, y_ticks = _ticks(min(xs), max(xs), whole=True), _ticks(min(ys), max(ys))
-    to_x = _scale(x_ticks[0], x_ticks[-1], LEFT, LINES - RIGHT)
-    to_y = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    marks = [_axes(x_ticks, y_ticks, to_x, to_y, x_label, y_label)]
+    x_ticks, y_ticks = svg.ticks(min(xs), max(xs), whole=True), svg.ticks(min(ys), max(ys))
+    to_x = svg.scale(x_ticks[0], x_ticks[-1], LEFT, LINES - RIGHT)
+    to_y = svg.scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    marks = [svg.axes(x_ticks, y_ticks, to_x, to_y, x_label, y_label)]
     for one in series:
         points = list(zip(one.x, one.y, strict=True))
         path = " ".join(
@@ -70,35 +48,35 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> H
         drawn = [tag("path", note, d=path, class_="line")]
         # Some markers are enough to tell lines apart.
         for a, b in points[:: math.ceil(len(points) / 12)]:
-            drawn.append(_mark(one.look, to_x(a), to_y(b), f"{one.name}, {a:g}: {b:.2f}"))
-        marks.append(tag("g", *drawn, class_=_kind(one.look), data_label=one.name))
+            drawn.append(svg.mark(one.look, to_x(a), to_y(b), f"{one.name}, {a:g}: {b:.2f}"))
+        marks.append(tag("g", *drawn, class_=svg.kind(one.look), data_label=one.name))
     said = [
         f"{one.name}: {one.y[0]:.2f} at {x_label} {one.x[0]:g}, {one.y[-1]:.2f} at {one.x[-1]:g}"
         for one in series
     ]
-    drawing = _svg(title, LINES, HEIGHT, marks, said)
-    return _figure(title, drawing, legend({one.name: one.look for one in series}, lines=True))
+    drawing = svg.drawing(title, LINES, HEIGHT, marks, said)
+    return svg.figure(title, drawing, legend({one.name: one.look for one in series}, lines=True))
 
 
 def strips(
     title: str, x_label: str, groups: Mapping[str, Sequence[float]], looks: Mapping[str, Look]
 ) -> Html:
     """A dot per client, a strip per method, with a line at the mean."""
-    row, left = 34, _room(groups)
+    row, left = 34, svg.room(groups)
     height = TOP + row * len(groups) + BOTTOM
     values = [v for group in groups.values() for v in group]
-    ticks = _ticks(min(values), max(values))
-    to_x = _scale(ticks[0], ticks[-1], left, WIDTH - RIGHT)
+    ticks = svg.ticks(min(values), max(values))
+    to_x = svg.scale(ticks[0], ticks[-1], left, WIDTH - RIGHT)
     marks = [
         tag("line", x1=to_x(t), x2=to_x(t), y1=TOP, y2=height - BOTTOM, class_="grid")
         for t in ticks
     ]
-    marks += [_text(f"{t:g}", to_x(t), height - BOTTOM + 17, "middle") for t in ticks]
-    marks.append(_text(x_label, (left + WIDTH - RIGHT) / 2, height - 6, "middle"))
+    marks += [svg.text(f"{t:g}", to_x(t), height - BOTTOM + 17, "middle") for t in ticks]
+    marks.append(svg.text(x_label, (left + WIDTH - RIGHT) / 2, height - 6, "middle"))
     said = []
     for place, (name, group) in enumerate(groups.items()):
         y = TOP + row * (place + 0.5)
-        drawn = [_name(name, left - 10, y + 4)]
+        drawn = [svg.name(name, left - 10, y + 4)]
         for number, value in enumerate(group):
             # Spread a little, always the same way, so that equal values do not hide each other.
             offset = ((number * 7) % 5 - 2) * 3.2
@@ -116,7 +94,7 @@ def strips(
         kind = f"c{looks[name].colour}"
         marks.append(tag("g", *drawn, class_=kind, data_label=name))
         said.append(f"{note}, from {min(group):.2f} to {max(group):.2f}")
-    return _figure(title, _svg(title, WIDTH, height, marks, said))
+    return svg.figure(title, svg.drawing(title, WIDTH, height, marks, said))
 
 
 def heat(
@@ -126,12 +104,12 @@ def heat(
 
     `filtered` says that a filter shows and hides the rows.
     """
-    left, top = _room(rows), 16 + 0.82 * (_room(columns) - 12)
+    left, top = svg.room(rows), 16 + 0.82 * (svg.room(columns) - 12)
     wide = max(9.0, min(46.0, (WIDTH - left - 8) / len(columns)))
     high = 20.0 if len(rows) <= 40 else 12.0
     # A name leans to the right of its column, and may lean out of the last one.
     ends = [
-        left + wide * (place + 0.5) + 3 + 0.6 * (_room([name]) - 12)
+        left + wide * (place + 0.5) + 3 + 0.6 * (svg.room([name]) - 12)
         for place, name in enumerate(columns)
     ]
     width = 8 + max(left + wide * len(columns), *ends)
@@ -141,35 +119,17 @@ def heat(
         if len(columns) <= 40 or place % 5 == 0:
             x, y = left + wide * (place + 0.5) + 3, top - 6
             turned = f"rotate(-55 {x:.1f} {y:.1f})"
-            short = _short(name)
+            short = svg.short(name)
             marks.append(tag("text", short, x=f"{x:.1f}", y=f"{y:.1f}", transform=turned))
     said = []
     for r, row in enumerate(rows):
         drawn = []
         if high > 14 or r % 5 == 0:
-            drawn.append(_name(row, left - 8, top + high * (r + 0.5) + 4))
+            drawn.append(svg.name(row, left - 8, top + high * (r + 0.5) + 4))
         for c, column in enumerate(columns):
-            value = float(values[r, c])
-            if math.isnan(value):
-                continue
-            share = value / 100
-            drawn.append(
-                tag(
-                    "rect", tag("title", f"{row}, {column}: {value:.1f} %"),
-                    x=f"{left + wide * c:.1f}", y=f"{top + high * r:.1f}", width=f"{wide - 1:.1f}",
-                    height=high - 1, class_="heat", style=f"--share:{share:.3f}",
-                )
-            )  # fmt: skip
-            if wide >= 26:
-                x, y = left + wide * (c + 0.5), top + high * (r + 0.5) + 4
-                # From where white is read better than black, on light and on dark paper.
-                white = (" strong" if share > 0.92 else "") + (" weak" if share < 0.62 else "")
-                drawn.append(
-                    tag(
-                        "text", f"{value:.0f}", x=f"{x:.1f}", y=f"{y:.1f}", text_anchor="middle",
-                        class_="on-heat" + white,
-                    )
-                )  # fmt: skip
+            if not math.isnan(value := float(values[r, c])):
+                note = f"{row}, {column}: {value:.1f} %"
+                drawn += _cell(note, value, left + wide * c, top + high * r, wide, high)
         marks.append(tag("g", *drawn, data_label=row if filtered else None))
         known = [
             f"{column} {value:.0f}"
@@ -177,14 +137,32 @@ def heat(
             if not math.isnan(value)
         ]
         said.append(f"{row}: {', '.join(known)}")
-    return _figure(title, _svg(title, width, height, marks, said if len(columns) <= 20 else ()))
+    return svg.figure(
+        title, svg.drawing(title, width, height, marks, said if len(columns) <= 20 else ())
+    )
+
+
+def _cell(note: str, value: float, x: float, y: float, wide: float, high: float) -> Iterator[Html]:
+    """A cell of a heat map, and its number where there is room for it."""
+    share = value / 100
+    yield tag(
+        "rect", tag("title", note), x=f"{x:.1f}", y=f"{y:.1f}", width=f"{wide - 1:.1f}",
+        height=high - 1, class_="heat", style=f"--share:{share:.3f}",
+    )  # fmt: skip
+    if wide >= 26:
+        # From where white is read better than black, on light and on dark paper.
+        white = (" strong" if share > 0.92 else "") + (" weak" if share < 0.62 else "")
+        yield tag(
+            "text", f"{value:.0f}", x=f"{x + wide / 2:.1f}", y=f"{y + high / 2 + 4:.1f}",
+            text_anchor="middle", class_="on-heat" + white,
+        )  # fmt: skip
 
 
 def bubbles(
     title: str, classes: Sequence[str], clients: Sequence[str], counts: NDArray[np.int64]
 ) -> Html:
     """Who holds what: a dot per client and class, its area the number of training images."""
-    left = _room(classes)
+    left = svg.room(classes)
     cell = max(5.0, min(26.0, (WIDTH - left - 10) / len(clients)))
     high = cell if len(classes) <= 40 else max(5.0, cell / 2)
     width, height = left + cell * len(clients) + 10, TOP + high * len(classes) + BOTTOM
@@ -193,7 +171,7 @@ def bubbles(
     for label, name in enumerate(classes):
         y = TOP + high * (label + 0.5)
         if high > 11 or label % 5 == 0:
-            marks.append(_name(name, left - 8, y + 4))
+            marks.append(svg.name(name, left - 8, y + 4))
         marks.append(tag("line", x1=left, x2=width - 10, y1=y, y2=y, class_="grid"))
         for client in map(int, np.flatnonzero(counts[:, label])):
             count = int(counts[client, label])
@@ -206,17 +184,17 @@ def bubbles(
             )  # fmt: skip
     step = max(1, math.ceil(22 / cell))
     marks += [
-        _text(str(c), left + cell * (c + 0.5), height - BOTTOM + 17, "middle")
+        svg.text(str(c), left + cell * (c + 0.5), height - BOTTOM + 17, "middle")
         for c in range(0, len(clients), step)
     ]
-    marks.append(_text("client", left + cell * len(clients) / 2, height - 6, "middle"))
+    marks.append(svg.text("client", left + cell * len(clients) / 2, height - 6, "middle"))
     said = [
         f"{name}: {own.sum()} images of {np.count_nonzero(own)} classes"
         + (f", most of {classes[int(own.argmax())]} ({own.max()})" if own.any() else "")
         for name, own in zip(clients, counts, strict=True)
     ]
-    return _figure(
-        title, _svg(title, width, height, marks, said),
+    return svg.figure(
+        title, svg.drawing(title, width, height, marks, said),
         tag("p", f"The largest dot is {int(counts.max())} images.", class_="note"),
     )  # fmt: skip
 
@@ -233,128 +211,27 @@ def scatter(title: str, points: Numbers, labels: NDArray[np.int64], names: Seque
     drawn: dict[int | None, list[Html]] = {None: []} | {label: [] for label in shown}
     for (x, y), label in zip(placed, labels, strict=True):
         look = shown.get(int(label))
-        mark = _mark(look or Look(0), round(x), round(y))
+        mark = svg.mark(look or Look(0), round(x), round(y))
         drawn[int(label) if look else None].append(mark)
     marks = [
-        tag("g", *group, class_=_kind(shown[label]) if label is not None else "other")
+        tag("g", *group, class_=svg.kind(shown[label]) if label is not None else "other")
         for label, group in drawn.items()
         if group
     ]
     key = legend({names[label]: look for label, look in shown.items()}, others=bool(drawn[None]))
-    return _figure(title, _svg(title, size, size, marks), key)
+    return svg.figure(title, svg.drawing(title, size, size, marks), key)
 
 
 def legend(looks: Mapping[str, Look], others: bool = False, lines: bool = False) -> Html:
     """Which colour and marker is what, and with `lines` which dashes."""
     if len(looks) < 2:
         return Html("")
-    named = [(name, _kind(look), look) for name, look in looks.items()]
+    named = [(name, svg.kind(look), look) for name, look in looks.items()]
     line = tag("path", d="M-18 0H18", class_="line") if lines else Html("")
     box, size = ("-18 -6 36 12", "key wide") if lines else ("-6 -6 12 12", "key")
     items = [
-        tag("li", tag("svg", line, _mark(look, 0, 0), viewBox=box, class_=f"{size} {kind}",
+        tag("li", tag("svg", line, svg.mark(look, 0, 0), viewBox=box, class_=f"{size} {kind}",
                       aria_hidden="true"), name)
         for name, kind, look in [*named, *([("others", "other", Look(0))] if others else [])]
     ]  # fmt: skip
     return tag("ul", *items, class_="legend")
-
-
-def _mark(look: Look, x: float, y: float, note: str = "") -> Html:
-    inner = (tag("title", note),) if note else ()
-    return tag(
-        "path", *inner, d=SHAPES[look.colour], class_="mark", transform=f"translate({x:g} {y:g})"
-    )
-
-
-def _kind(look: Look) -> str:
-    """The classes that the page's style knows a look by."""
-    return f"c{look.colour}" + (f" t{min(look.turn, TURNS)}" if look.turn else "")
-
-
-def _figure(title: str, drawing: Html, *below: Html) -> Html:
-    frame = tag("div", drawing, class_="scroll")
-    return tag("figure", tag("figcaption", title), frame, *below)
-
-
-def _svg(
-    title: str, width: float, height: float, marks: Sequence[Html], said: Sequence[str] = ()
-) -> Html:
-    """A drawing, and what it shows in words for those who do not see it."""
-    return tag(
-        "svg", join(marks), viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
-        aria_label="; ".join([title, *said]),
-        style=f"max-width:{width:.0f}px;min-width:{SMALLEST * width:.0f}px",
-    )  # fmt: skip
-
-
-def _length(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def _short(name: str) -> str:
-    """A name that fits beside a drawing."""
-    while _length(name) > LONGEST_LABEL:
-        name = name.removesuffix("\u2026")[:-1] + "\u2026"
-    return name
-
-
-def _room(names: Iterable[str]) -> float:
-    """What the longest of some names takes."""
-    return 12 + LETTER * max(_length(_short(name)) for name in names)
-
-
-def _name(name: str, x: float, y: float) -> Html:
-    """A name that ends at a place; what was cut off it is shown on pointing at it."""
-    short = _short(name)
-    note = (tag("title", name),) if short != name else ()
-    return tag("text", *note, short, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor="end")
-
-
-def _axes(
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-    to_x: Scale,
-    to_y: Scale,
-    x_label: str,
-    y_label: str,
-) -> Html:
-    marks = []
-    for t in y_ticks:
-        y = to_y(t)
-        marks.append(tag("line", x1=LEFT, x2=LINES - RIGHT, y1=y, y2=y, class_="grid"))
-        marks.append(_text(f"{t:g}", LEFT - 8, y + 4, "end"))
-    marks += [_text(f"{t:g}", to_x(t), HEIGHT - BOTTOM + 18, "middle") for t in x_ticks]
-    marks.append(_text(x_label, (LEFT + LINES - RIGHT) / 2, HEIGHT - 5, "middle"))
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    marks.append(
-        tag(
-            "text",
-            y_label,
-            x=13,
-            y=middle,
-            text_anchor="middle",
-            transform=f"rotate(-90 13 {middle})",
-        )
-    )
-    return join(marks)
-
-
-def _text(text: str, x: float, y: float, anchor: str) -> Html:
-    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
-
-
-def _scale(low: float, high: float, start: float, end: float) -> Scale:
-    span = (high - low) or 1.0
-    return lambda value: round(start + (value - low) / span * (end - start), 1)
-
-
-def _ticks(low: float, high: float, whole: bool = False) -> list[float]:
-    """About five round numbers that span the values; with `whole`, no fractions."""
-    if high - low < 1e-9:
-        low, high = low - 1, high + 1
-    raw = max((high - low) / 4, 1.0 if whole else 0.0)
-    power = 10.0 ** math.floor(math.log10(raw))
-    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
-    step = next(power * factor for factor in factors if power * factor >= raw * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * i, 10) for i in range(first, last + 1)]

@@ -12,14 +12,12 @@ from repper.config import OPTIONS
 from repper.embedding import GROUPS, MEANING, PARTING, embedding_of, encoder_label
 from repper.errors import RepperError
 from repper.evaluate import Counts
-from repper.files import read_json
 from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
-from repper.runs.comparison import figure, gain_text
 from repper.runs.run import Run
-from repper.runs.run_folder import ENVIRONMENT
+from repper.text_table import figure, gain_text
 
 MOST_CLIENTS = 60
 """A heat map or a drawing of more clients would not be readable."""
@@ -312,8 +310,7 @@ def _costs(subject: Subject) -> Iterator[Html]:
 
 
 def _environment(subject: Subject) -> Iterator[Html]:
-    found = read_json(subject.first.folder / ENVIRONMENT)
-    found = found.get("training", found)  # of the run that it was taken from
+    found, _ = subject.first.environment
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     facts = [
         ("processor", f"{found['processor']}, {found['cores']} cores"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from repper.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.files import read_json
@@ -19,8 +19,6 @@ from repper.runs.comparison import TABLE, Comparison, Row
 from repper.runs.run import Run
 from repper.runs.run_folder import CONFIG, PARTITION, read_run_config
 
-UNNAMED = {"out", "data_dir", "workers", "engine", "download", "tensorboard"}
-"""Settings that change no result."""
 CHANGED_BY_JOIN = {"seed", "head_curve", "personalize"}
 """Settings that are not the run's when nothing is said of them."""
 
@@ -100,7 +98,7 @@ def command_of(command: str, config: Config, folder: Path) -> str:
         parts.append(f"--config {quote(str(folder / CONFIG))} --out again")
     if command == "run" and not config.partition.endswith(".json") and _made_before(config, folder):
         config = replace(config, partition=str(folder / PARTITION))
-    skipped = UNNAMED | ({"method", "personalize"} if command == "compare" else set())
+    skipped = (*CHANGES_NOTHING, *(("method", "personalize") if command == "compare" else ()))
     chosen = [
         name
         for name, option in OPTIONS.items()
@@ -124,7 +122,7 @@ def _join_command(config: Config) -> str:
     chosen = [
         name
         for name in JOIN_SETTINGS
-        if name not in UNNAMED
+        if name not in CHANGES_NOTHING
         and (value := getattr(config, name)) is not None
         and (name in CHANGED_BY_JOIN or {OPTIONS[name].default, getattr(before, name)} != {value})
     ]

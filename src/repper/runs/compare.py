@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tomli_w
-
 from repper.config import OPTIONS, Config
-from repper.config_file import read_config
+from repper.config_file import read_config, write_config
 from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
-from repper.files import check_one_of, write_atomically
+from repper.files import check_one_of, check_same
 from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
@@ -128,7 +126,7 @@ def compare(
     with run_folder.locked(folder):
         if overwrite:
             _clear(folder)
-        write_atomically(folder / SETTINGS, tomli_w.dumps(config.to_toml()))
+        write_config(folder / SETTINGS, config)
         for number, (row, seed) in enumerate(cells, start=1):
             cell = row.config(config, seed, folder)
             target = row.cell(folder, seed)
@@ -138,12 +136,14 @@ def compare(
                 continue
             # Where heads are tested on the way, and may choose the round, each row trains itself.
             own = None if config.evaluate_every else _trained(rows, row, seed, folder)
-            taken = elsewhere.find(cell, data, hashes[seed]) if elsewhere and not own else None
+            taken, damaged = None, list[str]()
+            if elsewhere and not own:
+                taken, damaged = elsewhere.find(cell, data, hashes[seed])
             if source := own or taken:
                 branch(source, target, row.personalize, elsewhere=source is taken)
             yield CellStarted(
                 row, seed, number, len(cells), source is not None, taken is not None,
-                tuple(elsewhere.damaged.values()) if elsewhere and not source else (),
+                () if source else tuple(damaged),
             )  # fmt: skip
             yield from execute(cell, data, resume=True)
             if found := Comparison.of(folder, config, rows, seeds):
@@ -218,13 +218,7 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
                 f"{folder} already holds a comparison: add --resume to go on with it, "
                 f"--overwrite to replace it, or choose another --out"
             )
-        before, now = _common(earlier), _common(config)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                raise RepperError(
-                    f"{folder} holds another comparison: its {key} is {before.get(key)}, not "
-                    f"{now.get(key)}; choose another --out"
-                )
+        check_same(folder, "comparison", _common(earlier), _common(config))
     elif run_folder.holds_more(folder):
         raise RepperError(f"--out {folder} is not empty and holds no comparison: choose another")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +13,10 @@ from scipy.special import stdtrit  # scipy.stats would take half a second to loa
 
 from repper.config import Config
 from repper.errors import RepperError
+from repper.evaluate import mean_of
 from repper.files import read_json, write_atomically
 from repper.runs.run import Run
+from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
 
 TABLE = "table"
 CELLS = "cells"
@@ -143,10 +143,8 @@ class Comparison:
         found = read_json(folder / f"{TABLE}.json")
         try:
             lines = tuple(Line(**line) for line in found["rows"])
-            rows = tuple(found.get("asked_rows") or (line.row for line in lines))
-            seeds = tuple(found["seeds"])
-            asked = found.get("asked_seeds", len(seeds))
-            return cls(folder, found["reference"], seeds, lines, rows, asked)
+            rows, seeds = tuple(found["asked_rows"]), tuple(found["seeds"])
+            return cls(folder, found["reference"], seeds, lines, rows, found["asked_seeds"])
         except (KeyError, TypeError) as error:
             raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
 
@@ -177,15 +175,12 @@ class Comparison:
     def write(self) -> None:
         """Write the table as JSON, CSV and Markdown into the comparison's folder."""
         write_atomically(self.folder / f"{TABLE}.json", json.dumps(self.as_dict(), indent=2))
-        text = io.StringIO()
         rows = [asdict(line) for line in self.lines]
-        writer = csv.DictWriter(text, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(self.folder / f"{TABLE}.csv", text.getvalue())
+        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+        write_atomically(self.folder / f"{TABLE}.csv", csv_text(lines))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
 
-    def cells(self, best: str = "{}", second: str = "{}") -> list[list[str]]:
+    def cells(self, best: str = "{}", second: str = "{}") -> Cells:
         """The table as text, heading first; `best` and `second` mark the accuracies of those."""
         marks = {1: best, 2: second}
         ranks = self.ranks()
@@ -215,9 +210,8 @@ class Comparison:
         return table
 
     def markdown(self) -> str:
-        heading, *rows = self.cells("**{}**", "<u>{}</u>")
-        lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
-        return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n{self.caption()}\n"
+        table = markdown_table(self.cells("**{}**", "<u>{}</u>"), right=True)
+        return f"{table}\n\n{self.caption()}\n"
 
     def caption(self) -> str:
         many = len(self.seeds) > 1
@@ -232,17 +226,6 @@ class Comparison:
             f"by client, with its {CONFIDENCE:.0%} interval {over}. Costs are of one seed, images "
             f"and bytes of stage 1."
         )
-
-
-def figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def gain_text(mean: float | None, low: float | None, high: float | None) -> str:
-    """A difference with its interval, if it has one."""
-    if mean is None:
-        return "-"
-    return f"{mean:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
 def _accuracies(runs: Sequence[Run]) -> list[dict[int, float]]:
@@ -262,10 +245,8 @@ def _line(
 ) -> Line:
     results = [run.result for run in runs]
 
-    def mean_of(key: str) -> float | None:
-        values = [result["accuracy"][key] for result in results]
-        known = [value for value in values if value is not None]
-        return float(np.mean(known)) if known else None
+    def mean(key: str) -> float | None:
+        return mean_of(result["accuracy"][key] for result in results)
 
     means = [r["accuracy"]["mean"] for r in results if r["accuracy"]["mean"] is not None]
     gains = _gains(own, reference)
@@ -276,12 +257,12 @@ def _line(
     }
     return Line(
         row=name,
-        accuracy=mean_of("mean"),
+        accuracy=mean("mean"),
         deviation=float(np.std(means, ddof=1)) if len(means) > 1 else None,
-        spread=mean_of("std"),
-        head_classes=mean_of("head_classes"),
-        tail_classes=mean_of("tail_classes"),
-        worst_tenth=mean_of("worst_tenth"),
+        spread=mean("std"),
+        head_classes=mean("head_classes"),
+        tail_classes=mean("tail_classes"),
+        worst_tenth=mean("worst_tenth"),
         difference=difference,
         low=low,
         high=high,

@@ -6,7 +6,7 @@ The caller shows progress or stops; nothing here prints.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import AVERAGED, SHARED, encoder_origin
 from repper.engines import ENGINES, BuildEngine
-from repper.engines.client import Task
 from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.federate import Round, federate
-from repper.methods.method import Method, initial_own, keeps_own
+from repper.methods.method import Method, initial_own
 from repper.params import (
     Params,
     WeightedMean,
@@ -32,9 +31,17 @@ from repper.params import (
 from repper.partition import Partition, read_partition
 from repper.private import PrivateStore
 from repper.runs import run_folder
-from repper.runs.plan import plan
+from repper.runs.plan import Plan, plan
+from repper.runs.result import read_result, write_result
+from repper.runs.rounds import (
+    Checkpoint,
+    check_private,
+    read_checkpoint,
+    read_chosen,
+    read_rounds,
+    write_round,
+)
 from repper.runs.run import Run
-from repper.runs.run_folder import Checkpoint
 from repper.runs.tensorboard import open_board
 
 
@@ -89,31 +96,20 @@ def execute(
     of the one that the settings name.
     """
     planned = plan(config, data, partition)
-    config, data, partition = planned.config, planned.data, planned.partition
-    folder, spec, method = planned.folder, planned.spec, planned.method
+    config, folder = planned.config, planned.folder
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
-    shared = clone(select(params_of(planned.network), method.shared))
-    store = None
-    if keeps_own(method, planned.network):
-        store = PrivateStore(folder / run_folder.PRIVATE)
-    task = Task(
-        config, spec, partition, data.classes, data.flip, config.device, store and store.folder
-    )
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite)
-        if store and not (folder / run_folder.CONFIG).is_file():
-            store.begin(clone(initial_own(method, planned.network)))
-            _bring_clients(config, store)
-        checkpoint = _start_or_resume(folder, config, data, partition, shared)
+        checkpoint = _begin(planned)
         rounds = config.build_schedule().rounds
-        yield Started(config, folder, data, partition, rounds, checkpoint.number)
+        yield Started(config, folder, planned.data, planned.partition, rounds, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
         events = open_board(folder / run_folder.BOARD, checkpoint.number, wanted=config.tensorboard)
-        with events as board, build(task, data, config.workers) as fleet:
-            for event in stage1(fleet, config, method, folder, checkpoint):
+        with events as board, build(planned.task, planned.data, config.workers) as fleet:
+            for event in stage1(fleet, config, planned.method, folder, checkpoint):
                 if isinstance(event, RoundDone):
                     checkpoint = event.checkpoint
                     board.round(event.record)
@@ -121,39 +117,32 @@ def execute(
             final, number = checkpoint.shared, checkpoint.number
             if checkpoint.chosen:
                 number = checkpoint.chosen
-                final = run_folder.read_chosen(folder, number)
+                final = read_chosen(folder, number)
             began = time.perf_counter()
-            personal = []
-            everyone = range(config.clients)
-            for one in fleet.personalize(final, everyone, number, folder / run_folder.HEADS):
-                personal.append(one)
-                yield ClientDone(one, final=True)
-            personal.sort(key=lambda p: p.client)
+            personal = yield from _personalize(fleet, final, config, number, folder)
             board.finish(number, [p.test for p in personal])
-        facts = _facts(task, personal, run_folder.read_rounds(folder), number)
-        facts["seconds"]["pcl"] = time.perf_counter() - began
-        encoder, origin = encoder_for_newcomers(final, store, partition, number)
-        if config.init and not number:
-            origin = encoder_origin(Path(config.init))
-        run_folder.write_result(
-            folder, config, spec, data, final, (encoder, origin), personal, facts
-        )
+        _finish(planned, final, number, personal, time.perf_counter() - began)
         yield Finished(Run(folder))
 
 
-def _start_or_resume(
-    folder: Path, config: Config, data: Dataset, partition: Partition, initial: Params
-) -> Checkpoint:
+def _begin(planned: Plan) -> Checkpoint:
     """The point to go on from; for a new run, round 0 with the initial parameters."""
+    folder, config, method = planned.folder, planned.config, planned.method
+    initial = clone(select(params_of(planned.network), method.shared))
     if not (folder / run_folder.CONFIG).is_file():
-        run_folder.write_start(folder, config, data, partition)
+        if planned.task.private:
+            store = PrivateStore(planned.task.private)
+            store.begin(clone(initial_own(method, planned.network)))
+            _bring_clients(config, store)
+        run_folder.write_start(folder, config, planned.data, planned.partition)
         return Checkpoint(0, initial)
-    if read_partition(folder / run_folder.PARTITION, data).hash != partition.hash:
+    before = read_partition(folder / run_folder.PARTITION, planned.data)
+    if before.hash != planned.partition.hash:
         raise RepperError(f"{folder} was begun with another partition: choose another --out")
     run_folder.check_init(folder, config)
-    checkpoint = run_folder.read_checkpoint(folder, initial) or Checkpoint(0, initial)
-    run_folder.check_private(folder, config.build_method(), checkpoint.number)
-    result = run_folder.read_result(folder)
+    checkpoint = read_checkpoint(folder, initial) or Checkpoint(0, initial)
+    check_private(folder, method, checkpoint.number)
+    result = read_result(folder)
     # Some methods make fewer rounds of those asked for.
     too_far = checkpoint.number > config.build_schedule().rounds
     if too_far or (result is not None and result["rounds"] > config.rounds):
@@ -161,8 +150,36 @@ def _start_or_resume(
         raise RepperError(f"{folder} has {done} rounds already, more than --rounds {config.rounds}")
     if result is not None and result["rounds"] < config.rounds:
         (folder / run_folder.RESULT).unlink()
-    run_folder.write_start(folder, config, data, partition)
+    run_folder.write_start(folder, config, planned.data, planned.partition)
     return checkpoint
+
+
+def _personalize(
+    engine: Engine, shared: Params, config: Config, number: int, folder: Path | None
+) -> Generator[ClientDone, None, list[Personal]]:
+    """Let every client fit its head, as of round `number`; with a folder, they are kept there."""
+    found = []
+    heads = folder / run_folder.HEADS if folder else None
+    for one in engine.personalize(shared, range(config.clients), number, heads):
+        found.append(one)
+        yield ClientDone(one, final=folder is not None)
+    return sorted(found, key=lambda p: p.client)
+
+
+def _finish(
+    planned: Plan, final: Params, number: int, personal: Sequence[Personal], seconds: float
+) -> None:
+    """Write what the run came to, after round `number` and the `seconds` of stage 2."""
+    config, folder, private = planned.config, planned.folder, planned.task.private
+    facts = _facts(planned, personal, read_rounds(folder), number)
+    facts["seconds"]["pcl"] = seconds
+    store = PrivateStore(private) if private else None
+    encoder, origin = encoder_for_newcomers(final, store, planned.partition, number)
+    if config.init and not number:
+        origin = encoder_origin(Path(config.init))
+    write_result(
+        folder, config, planned.spec, planned.data, final, (encoder, origin), personal, facts
+    )
 
 
 def stage1(
@@ -184,11 +201,7 @@ def stage1(
         record = _record(done, method, config.upload) | {"knn": engine.probe(done.shared)}
         chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
         if config.evaluate_every and done.number % config.evaluate_every == 0:
-            personal = []
-            for one in engine.personalize(done.shared, range(config.clients), done.number, None):
-                personal.append(one)
-                yield ClientDone(one, final=False)
-            personal.sort(key=lambda p: p.client)
+            personal = yield from _personalize(engine, done.shared, config, done.number, None)
             record["accuracy"] = summarize([p.test for p in personal])
             held_out = [p.validation for p in personal if p.validation is not None]
             if held_out:
@@ -197,7 +210,7 @@ def stage1(
                     chosen, best = done.number, mean
         checkpoint = Checkpoint(done.number, done.shared, chosen, best)
         record["seconds"] = time.perf_counter() - began
-        run_folder.write_round(folder, record, checkpoint)
+        write_round(folder, record, checkpoint)
         began = time.perf_counter()
         yield RoundDone(record, checkpoint)
 
@@ -219,12 +232,12 @@ def _record(done: Round, method: Method, upload: str) -> dict[str, Any]:
 
 
 def _facts(
-    task: Task, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
+    planned: Plan, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
 ) -> dict[str, Any]:
     """What is known of a finished run besides its scores."""
     took_part = {client for record in log[:chosen] for client in record["cohort"]}
-    if task.partition.clients in took_part:  # the one who holds the images of all in stage 1
-        took_part = set(task.config.stage1())
+    if planned.partition.clients in took_part:  # the one who holds the images of all in stage 1
+        took_part = set(planned.config.stage1())
     groups = {
         "took_part": [p.test for p in personal if p.client in took_part],
         "never_took_part": [p.test for p in personal if p.client not in took_part],

@@ -16,12 +16,10 @@ from repper.datasets.shape import shaped
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.heads import HEADS
+from repper.partition import KINDS
 from repper.personalize import NEED_A_HEAD
 from repper.runs.execute import Event, execute
 from repper.runs.run import Run
-
-DEALT = ("dirichlet", "iid", "shards")
-"""Partitions that a new seed deals anew."""
 
 
 def join(
@@ -69,7 +67,7 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
     if not same_data:
         # What was said of one data set need not make sense for another.
         kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition")}
-    elif before.partition not in DEALT:
+    elif before.partition not in KINDS:
         del kept["partition"]  # the same images for the same clients would make no newcomers
     taken = kept | {"personalize": "linear", "head_curve": 1, "seed": before.seed + 1} | settings
     if taken.get("image_size") is None and taken["data"] not in DATASETS:

@@ -12,12 +12,14 @@ from repper.compiler import check_compiler
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.engines.client import Task
 from repper.errors import RepperError
-from repper.methods.method import Method, Network, build_network
+from repper.methods.method import Method, Network, build_network, keeps_own
 from repper.params import load_params
 from repper.partition import Partition
 from repper.personalize import NEED_A_HEAD
 from repper.runs import run_folder
+from repper.runs.rounds import check_private
 from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
 from repper.seeds import Purpose, torch_seed
@@ -34,6 +36,15 @@ class Plan:
     spec: EncoderSpec
     method: Method
     network: Network
+
+    @property
+    def task(self) -> Task:
+        """What clients' work depends on; private parameters lie in the run's folder."""
+        own = keeps_own(self.method, self.network)
+        return Task(
+            self.config, self.spec, self.partition, self.data.classes, self.data.flip,
+            self.folder / run_folder.PRIVATE if own else None,
+        )  # fmt: skip
 
 
 def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
@@ -148,6 +159,4 @@ def _check_init(config: Config, folder: Path) -> None:
                 f"--init-clients same needs as many clients as {config.init} has: "
                 f"{earlier.config.clients}, not {config.clients}"
             )
-        run_folder.check_private(
-            earlier.folder, earlier.config.build_method(), earlier.result["chosen_round"]
-        )
+        check_private(earlier.folder, earlier.config.build_method(), earlier.result["chosen_round"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tomli_w
-
 from repper.config import Config
+from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
 from repper.files import read_json, write_atomically
@@ -18,6 +17,7 @@ from repper.params import read_params
 from repper.partition import read_partition
 from repper.private import PrivateStore
 from repper.runs.plan import plan
+from repper.runs.rounds import check_private, read_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import (
     CHECKPOINT,
@@ -28,14 +28,12 @@ from repper.runs.run_folder import (
     RESULT,
     ROUNDS,
     check_init,
-    check_private,
     prepare,
-    read_rounds,
     read_run_config,
 )
 
 
-def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool = False) -> None:
+def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> None:
     """Make `target` a run that has trained what the finished one in `source` has.
 
     Its clients will do `personalize` last: resume it to have them do so. What was in `target`
@@ -59,7 +57,7 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool = Fa
     reused = elsewhere or before.get("reused", False)
     content = before | {"training": training, "reused": reused}
     write_atomically(made / ENVIRONMENT, json.dumps(content, indent=2))
-    write_atomically(made / CONFIG, tomli_w.dumps(config.to_toml()))
+    write_config(made / CONFIG, config)
     if target.exists():
         shutil.rmtree(target)
     made.replace(target)
@@ -81,19 +79,20 @@ class Trainings:
     """The finished runs somewhere in a folder, to take trainings from."""
 
     folder: Path
-    damaged: dict[Path, str] = field(default_factory=dict)
-    """Runs that would have been taken last time, and what is wrong with them."""
     _found: list[tuple[Path, Mapping[str, object]]] | None = None
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
             raise RepperError(f"there is no folder {self.folder} to reuse trainings of")
 
-    def find(self, cell: Config, data: Dataset, partition: str) -> Path | None:
-        """A run that differs from the cell at most in its heads."""
+    def find(self, cell: Config, data: Dataset, partition: str) -> tuple[Path | None, list[str]]:
+        """A run that differs from the cell at most in its heads, if there is one.
+
+        And what is wrong with those that would have been taken before it.
+        """
         if self._found is None:
             self._found = list(self._runs())
-        self.damaged.clear()
+        damaged: list[str] = []
         wanted = _training(plan(cell, data).config)  # as it would stand in the run's own folder
         for folder, training in self._found:
             try:
@@ -101,10 +100,10 @@ class Trainings:
                     continue
                 check_init(folder, cell)
                 check_trained(folder)
-                return folder
+                return folder, damaged
             except RepperError as error:
-                self.damaged[folder] = str(error)
-        return None
+                damaged.append(str(error))
+        return None, damaged
 
     def _runs(self) -> Iterator[tuple[Path, Mapping[str, object]]]:
         for path in sorted(self.folder.rglob(RESULT)):

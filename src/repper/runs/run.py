@@ -5,33 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from repper.config import Config
 from repper.datasets.images import read_image
 from repper.edge.saved_head import read_head
-from repper.encoders.encoder import Encoder, extract, read_encoder
+from repper.encoders.encoder import features_of, read_encoder
 from repper.errors import RepperError
-from repper.evaluate import Score
+from repper.evaluate import Score, mean_of
 from repper.files import read_json
-from repper.params import Params, digest, load_params
+from repper.params import Params, digest
 from repper.private import PrivateStore
-from repper.runs.run_folder import (
-    HEADS,
-    PARTITION,
-    PRIVATE,
-    RESULT,
-    check_private,
-    read_curves,
-    read_result,
-    read_rounds,
-    read_run_config,
-    read_scores,
-)
+from repper.runs.result import read_curves, read_result, read_scores
+from repper.runs.rounds import check_private, read_rounds
+from repper.runs.run_folder import ENVIRONMENT, HEADS, PARTITION, PRIVATE, RESULT, read_run_config
 
 
 @dataclass(frozen=True)
@@ -106,10 +96,14 @@ class Run:
         curves = list(self.curves().values())
         means: dict[int, float | None] = {}
         for epoch in sorted({epoch for curve in curves for epoch, _ in curve}):
-            at = [[a for e, a in curve if e <= epoch][-1] for curve in curves]
-            known = [accuracy for accuracy in at if accuracy is not None]
-            means[epoch] = float(np.mean(known)) if known else None
+            means[epoch] = mean_of([a for e, a in curve if e <= epoch][-1] for curve in curves)
         return means
+
+    @property
+    def environment(self) -> tuple[dict[str, Any], bool]:
+        """Where its encoder was trained, and whether another command did that."""
+        found = read_json(self.folder / ENVIRONMENT)
+        return found.get("training", found), bool(found.get("reused"))
 
     def client_names(self) -> list[str]:
         """The names of the clients, if they have names: those of their folders."""
@@ -159,12 +153,7 @@ class Run:
                 f"images must be uint8 of shape (n, {', '.join(map(str, expected))}), "
                 f"got {images.dtype} {images.shape}"
             )
-        encoder = torch.nn.ModuleDict({"encoder": spec.build()})
-        load_params(encoder, params)
-        with torch.no_grad():
-            network = cast(Encoder, encoder.eval()["encoder"])
-            features = extract(network, torch.from_numpy(images.copy()))
-        scores = head.scores(features.numpy())
+        scores = head.scores(features_of(spec, params, images))
         return [
             (head.names[row.argmax()], dict(zip(head.names, map(float, row), strict=True)))
             for row in scores

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow
-import tomli_w
-from pyarrow import parquet
 
 from repper.config import Config
-from repper.config_file import read_config
+from repper.config_file import read_config, write_config
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import EncoderSpec, read_encoder, save_encoder
-from repper.engines.engine import Personal
+from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.evaluate import Score, summarize
-from repper.files import check_one_of, read_json, write_atomically
-from repper.methods.method import Method
-from repper.params import Params, digest, read_params, save_params
+from repper.files import check_one_of, check_same, read_json, write_atomically
+from repper.params import digest
 from repper.partition import Partition
-from repper.private import PrivateStore
 from repper.runs.environment import environment
 
 CONFIG = "config.toml"
@@ -37,7 +24,6 @@ PARTITION = "partition.json"
 ENVIRONMENT = "environment.json"
 ROUNDS = "rounds.jsonl"
 CHECKPOINT = Path("checkpoint") / "last.safetensors"
-CHOSEN = "chosen-{}.safetensors"
 ENCODER = "encoder.safetensors"
 HEADS = "heads"
 PRIVATE = "private"
@@ -48,21 +34,8 @@ RESULT = "result.json"
 EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
 LOCK = ".lock"
-SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
-CURVE_COLUMNS = ("client", "epoch", "accuracy")
-RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run stands: the last finished round, and the one chosen on validation data so far."""
-
-    number: int
-    shared: Params
-    chosen: int = 0
-    chosen_accuracy: float = -1.0
 
 
 @contextmanager
@@ -147,29 +120,7 @@ def prepare(folder: Path, *, overwrite: bool) -> None:
 def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
     """Refuse to go on with other settings; those of heads may be others until there are `heads`."""
     compared = Config.identity if heads or new.evaluate_every else Config.training
-    before, now = compared(old), compared(new)
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            raise RepperError(
-                f"{folder} holds another run: its {key} is {before.get(key)}, not {now.get(key)}; "
-                f"choose another --out"
-            )
-
-
-def check_private(folder: Path, method: Method, number: int) -> None:
-    """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
-    if not method.keeps_private:
-        return
-    store = PrivateStore(folder / PRIVATE)
-    trained = {
-        c: record["round"] for record in read_rounds(folder)[:number] for c in record["cohort"]
-    }
-    for client, last in trained.items():
-        if not store.path(client, last).is_file():
-            raise RepperError(
-                f"{store.path(client, last)} is missing: client {client} has its own parameters "
-                f"there; restore it, or begin again with --overwrite"
-            )
+    check_same(folder, "run", compared(old), compared(new))
 
 
 def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:
@@ -181,7 +132,7 @@ def write_start(folder: Path, config: Config, data: Dataset, partition: Partitio
     if config.init:
         now["init"] = _init_digest(config)
     write_atomically(folder / ENVIRONMENT, json.dumps(now, indent=2))
-    write_atomically(folder / CONFIG, tomli_w.dumps(config.to_toml()))
+    write_config(folder / CONFIG, config)
 
 
 def check_init(folder: Path, config: Config) -> None:
@@ -196,180 +147,3 @@ def check_init(folder: Path, config: Config) -> None:
 
 def _init_digest(config: Config) -> str:
     return digest(read_encoder(Path(str(config.init)))[1])
-
-
-def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint) -> None:
-    """Log a finished round, then make it the one to resume from.
-
-    In this order a crash between the two leaves a line too many, which `read_checkpoint` drops, or
-    a chosen round too many, which is chosen again or never asked for.
-    """
-    with (folder / ROUNDS).open("a") as file:
-        file.write(json.dumps(record) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    notes = {
-        "round": str(checkpoint.number),
-        "chosen": str(checkpoint.chosen),
-        "chosen_accuracy": repr(checkpoint.chosen_accuracy),
-    }
-    if checkpoint.chosen == checkpoint.number:
-        save_params(_chosen(folder, checkpoint.number), checkpoint.shared, notes)
-    save_params(folder / CHECKPOINT, checkpoint.shared, notes)
-    for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
-        if path != _chosen(folder, checkpoint.chosen):
-            path.unlink()
-
-
-def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
-    """Where to go on from, or None if no round was finished.
-
-    The log is cut back to it: a crash may have come between a round's line and its checkpoint.
-    """
-    if not (folder / CHECKPOINT).is_file():
-        write_atomically(folder / ROUNDS, "")
-        return None
-    try:
-        params, notes = read_params(folder / CHECKPOINT)
-    except RepperError as error:
-        raise RepperError(f"{error}; restore it, or begin again with --overwrite") from error
-    if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in like.items()}:
-        raise RepperError(f"{folder / CHECKPOINT} does not hold the parameters of this run")
-    checkpoint = Checkpoint(
-        int(notes["round"]), params, int(notes["chosen"]), float(notes["chosen_accuracy"])
-    )
-    keep = read_rounds(folder)[: checkpoint.number]
-    if len(keep) < checkpoint.number:
-        raise RepperError(
-            f"{folder / ROUNDS} lacks rounds that the checkpoint has; restore it, or begin again "
-            f"with --overwrite"
-        )
-    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in keep))
-    return checkpoint
-
-
-def read_chosen(folder: Path, number: int) -> Params:
-    """The parameters of the round that was chosen on validation data."""
-    return read_params(_chosen(folder, number))[0]
-
-
-def _chosen(folder: Path, number: int) -> Path:
-    return (folder / CHECKPOINT).parent / CHOSEN.format(number)
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, or None if it is not finished."""
-    if not (folder / RESULT).is_file():
-        return None
-    result = read_json(folder / RESULT)
-    if isinstance(result, dict) and "sites" in result:
-        raise RepperError(
-            f"{folder} is that of a federation's server: heads and scores are at the sites"
-        )
-    if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
-        raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
-    return result
-
-
-def read_scores(folder: Path) -> dict[str, list[Any]]:
-    """The columns of the table of scores."""
-    return _read_table(folder / SCORES, SCORE_COLUMNS)
-
-
-def read_curves(folder: Path) -> dict[str, list[Any]]:
-    """The columns of the table of accuracies after each epoch; empty if none were asked for."""
-    if not (folder / CURVES).is_file():
-        return {name: [] for name in CURVE_COLUMNS}
-    return _read_table(folder / CURVES, CURVE_COLUMNS)
-
-
-def _read_table(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
-    try:
-        table = parquet.read_table(path)
-        return {name: table[name].to_pylist() for name in columns}
-    except (OSError, pyarrow.ArrowException, KeyError) as error:
-        raise RepperError(
-            f"{path} is missing or damaged: delete {RESULT} beside it and resume the run"
-        ) from error
-
-
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """The log of every round; a last line that a crash has cut off is left out."""
-    path = folder / ROUNDS
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    records = []
-    for position, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict) and record.get("round") == position + 1:
-            records.append(record)
-        elif position < len(lines) - 1:
-            raise RepperError(
-                f"{path} is damaged in line {position + 1}; restore it, or begin again with "
-                f"--overwrite"
-            )
-    return records
-
-
-def write_result(
-    folder: Path,
-    config: Config,
-    spec: EncoderSpec,
-    data: Dataset,
-    shared: Params,
-    encoder: tuple[Params, str],
-    personal: Sequence[Personal],
-    facts: dict[str, Any],
-) -> dict[str, Any]:
-    """Write encoder, scores and result; the result goes last: it marks a finished run.
-
-    `encoder` is the one for newcomers, and how it came about.
-    """
-    save_encoder(folder / ENCODER, spec, *encoder)
-    scores = [p.test for p in personal]
-    _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
-    curves = [(p.client, epoch, accuracy) for p in personal for epoch, accuracy in p.curve]
-    if curves:
-        _write_table(folder / CURVES, CURVE_COLUMNS, curves)
-    heads = hashlib.sha256("".join(p.head_digest for p in personal).encode()).hexdigest()
-    result = {
-        "run": str(folder),
-        "method": config.method,
-        "personalize": config.personalize,
-        "rounds": config.rounds,
-        "accuracy": summarize(scores),
-        "encoder_digest": digest_of_all(
-            shared, [f"{p.client} {p.private_digest}" for p in personal if p.private_digest]
-        ),
-        "heads_digest": heads,
-        "encoder_origin": encoder[1],
-        **facts,
-        "clients": len(personal),
-        "classes": list(data.classes),
-    }
-    write_atomically(folder / RESULT, json.dumps(result, indent=2))
-    return result
-
-
-def digest_of_all(shared: Params, private: Sequence[str]) -> str:
-    """One digest of all that was trained: what is shared, then each client's own."""
-    if not private:
-        return digest(shared)
-    return hashlib.sha256("\n".join([digest(shared), *private]).encode()).hexdigest()
-
-
-def _score_rows(scores: Iterable[Score]) -> list[tuple[Any, ...]]:
-    return [
-        (s.client, s.personalize, label, s.train[label], s.tested[label], s.correct[label])
-        for s in scores
-        for label in np.flatnonzero(s.train + s.tested)
-    ]
-
-
-def _write_table(path: Path, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    table = pyarrow.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
-    content = pyarrow.BufferOutputStream()
-    parquet.write_table(table, content)
-    write_atomically(path, content.getvalue().to_pybytes())

@@ -1,0 +1,226 @@
+"""The commands about runs: `run`, `compare`, `join`, `partition` and `predict`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from repper.cli.arguments import (
+    REUSE,
+    AddCommand,
+    add_run_settings,
+    add_settings,
+    count,
+    flags,
+    help_of,
+    path,
+    settings,
+)
+from repper.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.errors import RepperError, needs
+from repper.heads import HEADS
+from repper.methods import METHODS
+
+if TYPE_CHECKING:
+    from repper.runs.run import Run
+
+JSON_KEYS = (
+    "run", "method", "personalize", "rounds", "accuracy", "encoder_digest", "heads_digest",
+    "seconds",
+)  # fmt: skip
+JOIN_DEFAULTS = {
+    "personalize": "linear",
+    "head_curve": "1",
+    "seed": "the run's next",
+    "train_images": "the run's; all of another data set",
+    "partition": "the run's if it deals images; else dirichlet",
+    "image_size": "a data set's own, the encoder's for a folder",
+}
+"""What newcomers do not take from the run as it is."""
+
+
+def add_commands(add: AddCommand) -> None:
+    _add_run(add)
+    _add_compare(add)
+    _add_join(add)
+    _add_partition(add)
+    _add_predict(add)
+
+
+def _add_run(add: AddCommand) -> None:
+    run = add("run", "learn an encoder across clients, then a head for each", _run)
+    add_run_settings(run, list(OPTIONS))
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = Config(**settings(options))
+    with needs("train", "repper run"):
+        from repper.cli.progress import Display
+        from repper.cli.results import print_results
+        from repper.runs.execute import Finished, execute
+    with Display() as display:
+        for event in execute(config, resume=options.resume, overwrite=options.overwrite):
+            display.show(event)
+    if isinstance(event, Finished):
+        print_results(event.run)
+        _print_json(event.run, options)
+    return 0
+
+
+def _add_compare(add: AddCommand) -> None:
+    compare = add("compare", "run several methods under equal conditions, into one table", _compare)
+    compare.add_argument(
+        "--methods", required=True, metavar="ROWS",
+        help=f"rows such as repper+linear,fedavg,fedavg+finetune (methods: {', '.join(METHODS)})",
+    )  # fmt: skip
+    compare.add_argument(
+        "--seeds", default="1", metavar="N", help="how many seeds, from --seed on (default: 1)"
+    )
+    compare.add_argument(
+        "--augment-for", metavar="METHOD=LEVEL,...",
+        help="another --augment for some methods, such as fedavg=none,fedprox=none",
+    )  # fmt: skip
+    compare.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
+    add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
+
+
+def _compare(options: argparse.Namespace) -> int:
+    config = Config(**settings(options))
+    if (config.method, config.personalize) != (OPTIONS["method"].default, None):
+        raise RepperError(
+            f"{options.config}: a comparison takes its methods from --methods, not from a file"
+        )
+    seeds = count(options.seeds, "seeds")
+    with needs("train", "repper compare"):
+        from repper.cli.progress import Display
+        from repper.cli.results import print_comparison
+        from repper.runs.compare import Compared, compare, rows_of
+    rows = rows_of(options.methods, options.augment_for)
+    with Display() as display:
+        for event in compare(
+            config, rows, seeds, resume=options.resume, overwrite=options.overwrite,
+            reuse=options.reuse,
+        ):  # fmt: skip
+            display.show(event)
+    if isinstance(event, Compared):
+        print_comparison(event.comparison)
+        if options.json:
+            print(json.dumps(event.comparison.as_dict()))
+    return 0
+
+
+def _add_join(add: AddCommand) -> None:
+    join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
+    join.add_argument(
+        "--run", required=True, type=path, metavar="RUN", help="folder of a finished run"
+    )
+    join.add_argument(
+        "--same-clients", action="store_true",
+        help="the run's own clients, with a new class mix, instead of new ones",
+    )  # fmt: skip
+    defaults = {n: JOIN_DEFAULTS.get(n, "the run's") for n in JOIN_SETTINGS if n != "out"}
+    join.add_argument(
+        "--epochs", dest="epochs_of_heads", metavar="X",
+        help=help_of(OPTIONS["head_epochs"], defaults["head_epochs"]),
+    )  # fmt: skip
+    names = [name for name in JOIN_SETTINGS if name != "head_epochs"]
+    add_run_settings(join, names, defaults, {"personalize": HEADS})
+
+
+def _join(options: argparse.Namespace) -> int:
+    given = settings(options, JOIN_SETTINGS)
+    if options.epochs_of_heads is not None:
+        option = replace(OPTIONS["head_epochs"], name="epochs")
+        given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
+    Config(**given)  # a wrong value is an error before anything is loaded
+    with needs("train", "repper join"):
+        from repper.cli.progress import Display
+        from repper.cli.results import print_joined, print_results
+        from repper.runs.execute import Finished
+        from repper.runs.newcomers import join
+        from repper.runs.run import Run
+    with Display() as display:
+        for event in join(
+            Run(options.run),
+            given,
+            same_clients=options.same_clients,
+            resume=options.resume,
+            overwrite=options.overwrite,
+        ):
+            display.show(event)
+    if isinstance(event, Finished):
+        print_results(event.run)
+        print_joined(event.run)
+        _print_json(event.run, options)
+    return 0
+
+
+def _print_json(run: Run, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({key: run.result[key] for key in JSON_KEYS}))
+
+
+def _add_partition(add: AddCommand) -> None:
+    partition = add(
+        "partition", "divide a data set among clients and draw who holds what", _partition
+    )
+    chosen = [name for name, option in OPTIONS.items() if option.group == "data"]
+    add_settings(partition, [*chosen, "seed"])
+    partition.add_argument(
+        "--out", dest="file", type=path, metavar="FILE", default="bubbles.png",
+        help="a picture (.png, .svg, .pdf) or a manifest for `repper run --partition` (.json)",
+    )  # fmt: skip
+
+
+def _partition(options: argparse.Namespace) -> int:
+    file = options.file
+    config = Config(**flags(options))
+    data = config.load_data()
+    partition = config.build_partition(data)
+    if file.suffix.lower() == ".json":
+        partition.save(file, data)
+    else:
+        with needs("train", "drawing"):
+            from repper.plots import bubbles
+        mix = f", alpha {config.alpha:g}" if config.partition == "dirichlet" else ""
+        bubbles(file, data, partition, f"{data.name}, {config.partition}{mix}")
+    counts, tested = partition.counts(data)
+    sizes, kinds = counts.sum(1), (counts > 0).sum(1)
+    print(
+        f"{partition.clients} clients with {sizes.min()} to {sizes.max()} training images, "
+        f"{tested.sum(1).min()} to {tested.sum(1).max()} test images, "
+        f"{kinds.min()} to {kinds.max()} of {len(data.classes)} classes"
+    )
+    print(f"hash {partition.hash}")
+    print(f"written to {file}")
+    return 0
+
+
+def _add_predict(add: AddCommand) -> None:
+    predict = add("predict", "classify images with a client's own classifier", _predict)
+    predict.add_argument("--run", required=True, type=path, metavar="RUN", help="run folder")
+    predict.add_argument("--client", required=True, metavar="N", help="the client's number")
+    predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
+    predict.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
+
+
+def _predict(options: argparse.Namespace) -> int:
+    try:
+        client = int(options.client)
+    except ValueError as error:
+        raise RepperError(f"--client must be a whole number, got {options.client!r}") from error
+    from repper import open_run
+
+    answers = open_run(options.run).predict_with_scores(client, options.images)
+    if options.json:
+        rows = [
+            {"image": image, "class": name, "scores": scores}
+            for image, (name, scores) in zip(options.images, answers, strict=True)
+        ]
+        print(json.dumps({"client": client, "predictions": rows}))
+    else:
+        for image, (name, _) in zip(options.images, answers, strict=True):
+            print(f"{image}\t{name}")
+    return 0

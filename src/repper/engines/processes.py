@@ -1,0 +1,84 @@
+"""How processes start and end that train: what they load first, their memory, their parent.
+
+Nothing here needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext, SpawnContext
+
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""For glibc: keep freed memory for the next tensor. It would give every tensor of more than 32 MB
+back to the system at once and fetch fresh pages for the next, which took a fifth of a training step
+of `small` at batches of 256."""
+
+
+def start_method() -> SpawnContext | ForkServerContext:
+    """How workers start: on Linux as copies of a process that has loaded everything once.
+
+    Every later pool of this process begins with it too. Elsewhere such copies are not safe.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # The last is what an optimizer would load at its first step.
+    context.set_forkserver_preload(
+        ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
+    )
+    return context
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def without_main_module() -> Iterator[None]:
+    """Keep a starting process from importing the caller's script again.
+
+    Our workers need nothing from it, and a script or notebook without the usual `__main__` guard
+    would otherwise start itself over and over.
+    """
+    main = sys.modules["__main__"]
+    names = ["__file__", "__spec__"]
+    kept = {name: vars(main)[name] for name in names if name in vars(main)}
+    vars(main).pop("__file__", None)
+    vars(main)["__spec__"] = None
+    try:
+        yield
+    finally:
+        vars(main).update(kept)
+
+
+@contextmanager
+def keeping_memory() -> Iterator[None]:
+    """Start processes that reuse the memory of freed tensors, unless the user has set it up."""
+    added = {name: value for name, value in KEEP_MEMORY.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def leave_with_parent() -> None:
+    """End in the middle of a client when the run was killed.
+
+    Else what the client keeps would be written later, perhaps into another run in the same folder.
+    """
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

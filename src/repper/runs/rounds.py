@@ -1,0 +1,126 @@
+"""The rounds of a run: their log, and the checkpoint to go on from.
+
+They are written so that a crash at any moment loses no finished round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repper.errors import RepperError
+from repper.files import write_atomically
+from repper.methods.method import Method
+from repper.params import Params, read_params, save_params
+from repper.private import PrivateStore
+from repper.runs.run_folder import CHECKPOINT, PRIVATE, ROUNDS
+
+CHOSEN = "chosen-{}.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands: the last finished round, and the one chosen on validation data so far."""
+
+    number: int
+    shared: Params
+    chosen: int = 0
+    chosen_accuracy: float = -1.0
+
+
+def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Log a finished round, then make it the one to resume from.
+
+    In this order a crash between the two leaves a line too many, which `read_checkpoint` drops, or
+    a chosen round too many, which is chosen again or never asked for.
+    """
+    with (folder / ROUNDS).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    notes = {
+        "round": str(checkpoint.number),
+        "chosen": str(checkpoint.chosen),
+        "chosen_accuracy": repr(checkpoint.chosen_accuracy),
+    }
+    if checkpoint.chosen == checkpoint.number:
+        save_params(_chosen(folder, checkpoint.number), checkpoint.shared, notes)
+    save_params(folder / CHECKPOINT, checkpoint.shared, notes)
+    for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
+        if path != _chosen(folder, checkpoint.chosen):
+            path.unlink()
+
+
+def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
+    """Where to go on from, or None if no round was finished.
+
+    The log is cut back to it: a crash may have come between a round's line and its checkpoint.
+    """
+    if not (folder / CHECKPOINT).is_file():
+        write_atomically(folder / ROUNDS, "")
+        return None
+    try:
+        params, notes = read_params(folder / CHECKPOINT)
+    except RepperError as error:
+        raise RepperError(f"{error}; restore it, or begin again with --overwrite") from error
+    if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in like.items()}:
+        raise RepperError(f"{folder / CHECKPOINT} does not hold the parameters of this run")
+    checkpoint = Checkpoint(
+        int(notes["round"]), params, int(notes["chosen"]), float(notes["chosen_accuracy"])
+    )
+    keep = read_rounds(folder)[: checkpoint.number]
+    if len(keep) < checkpoint.number:
+        raise RepperError(
+            f"{folder / ROUNDS} lacks rounds that the checkpoint has; restore it, or begin again "
+            f"with --overwrite"
+        )
+    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in keep))
+    return checkpoint
+
+
+def read_chosen(folder: Path, number: int) -> Params:
+    """The parameters of the round that was chosen on validation data."""
+    return read_params(_chosen(folder, number))[0]
+
+
+def _chosen(folder: Path, number: int) -> Path:
+    return (folder / CHECKPOINT).parent / CHOSEN.format(number)
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """The log of every round; a last line that a crash has cut off is left out."""
+    path = folder / ROUNDS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    records = []
+    for position, line in enumerate(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and record.get("round") == position + 1:
+            records.append(record)
+        elif position < len(lines) - 1:
+            raise RepperError(
+                f"{path} is damaged in line {position + 1}; restore it, or begin again with "
+                f"--overwrite"
+            )
+    return records
+
+
+def check_private(folder: Path, method: Method, number: int) -> None:
+    """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
+    if not method.keeps_private:
+        return
+    store = PrivateStore(folder / PRIVATE)
+    trained = {
+        c: record["round"] for record in read_rounds(folder)[:number] for c in record["cohort"]
+    }
+    for client, last in trained.items():
+        if not store.path(client, last).is_file():
+            raise RepperError(
+                f"{store.path(client, last)} is missing: client {client} has its own parameters "
+                f"there; restore it, or begin again with --overwrite"
+            )
