@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from repper import open_run
-from repper.cli.progress import Display, print_reproduction
+from repper.cli.progress import Display
+from repper.cli.results import print_reproduction
 from repper.config import Config
 from repper.errors import RepperError
 from repper.paper import EXPERIMENTS

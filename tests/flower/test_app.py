@@ -9,8 +9,8 @@ from repper.config import OPTIONS, Config
 
 pytest.importorskip("flwr")
 
-from repper.flower.app_folder import write_app
-from repper.flower.apps import NOT_SETTINGS, config_in
+from repper.flower.app_folder import OF_THE_FEDERATION, write_app
+from repper.flower.apps import config_in
 
 APP = Path(__file__).parents[2] / "flower-app"
 
@@ -31,7 +31,7 @@ def test_the_folder_is_what_repper_writes(tmp_path):
 
 
 def test_every_setting_is_in_its_config():
-    assert set(in_config()) == {option.key for option in OPTIONS.values()} | set(NOT_SETTINGS)
+    assert set(in_config()) == {option.key for option in OPTIONS.values()} | set(OF_THE_FEDERATION)
 
 
 def test_its_config_is_that_of_a_run_without_settings():
