@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 import repper as api
 from repper.cli import main
@@ -21,6 +22,8 @@ from repper.datasets import Dataset, Split, load
 from repper.encoders.encoder import EncoderSpec
 from repper.params import Params, clone, params_of, select
 from repper.runs.plan import initial_network
+
+torch.set_num_threads(1)  # tests run side by side: threads of each would wait for the others'
 
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 

@@ -312,11 +312,40 @@ def test_augmentation_can_differ_by_method(digits, tmp_path):
 
 
 def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path):
-    events = run_all(digits, tmp_path / "c", "repper+linear,repper+svm", evaluate_every=1)
-    assert sum(isinstance(e, RoundDone) for e in events) == 4
+    folder = tmp_path / "c"
+    events = run_all(digits, folder, "repper+linear,repper+svm", seeds=2, evaluate_every=1)
+    assert sum(isinstance(e, RoundDone) for e in events) == 8
+    found = {}
     for row in ("repper+linear", "repper+svm"):
-        run = api.open_run(tmp_path / "c" / "cells" / f"{row}-seed0")
-        assert run.rounds()[-1]["accuracy"] == run.accuracy
+        runs = [api.open_run(folder / "cells" / f"{row}-seed{seed}") for seed in (0, 1)]
+        for run in runs:
+            assert run.rounds()[-1]["accuracy"] == run.accuracy
+        found[row] = np.array([[r["accuracy"]["mean"] for r in run.rounds()] for run in runs])
+    # Means and deviations over seeds after every round, and differences paired by seed.
+    heading, *lines = table(events).cells_over_rounds()
+    assert heading == ["round", "repper+linear", "repper+svm"]
+    for place, line in enumerate(lines):
+        own, other = (found[row][:, place] for row in heading[1:])
+        gain, low, high = interval(list(other - own))
+        assert line == [
+            str(place + 1),
+            f"{own.mean():.2f} ± {own.std(ddof=1):.2f}",
+            f"{other.mean():.2f} ± {other.std(ddof=1):.2f} ({gain:+.2f} [{low:+.2f}, {high:+.2f}])",
+        ]
+    assert f"| {' | '.join(lines[0])} |" in (folder / "table.md").read_text()
+    with (folder / "rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    for row in rows:
+        value = found[row["row"]][int(row["seed"]), int(row["round"]) - 1]
+        assert float(row["accuracy"]) == value
+
+
+def test_without_a_test_on_the_way_there_is_no_table_of_rounds(done):
+    folder, events = done
+    assert table(events).cells_over_rounds() == []
+    assert "after rounds" not in (folder / "table.md").read_text()
+    assert not (folder / "rounds.csv").exists()
 
 
 def test_cells_with_other_images_do_not_come_into_one_table(tmp_path):
@@ -329,7 +358,8 @@ def test_cells_with_other_images_do_not_come_into_one_table(tmp_path):
 
 def test_overwriting_begins_without_the_old_table_and_touches_nothing_else(digits, tmp_path):
     folder = tmp_path / "c"
-    run_all(digits, folder, "fedavg")
+    run_all(digits, folder, "fedavg", evaluate_every=1)
+    assert (folder / "rounds.csv").exists()
     (folder / "runs").mkdir()
     (folder / "runs" / "mine.txt").write_text("mine")
     config = Config(out=str(folder), **QUICK | {"rounds": 1})

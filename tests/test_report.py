@@ -23,6 +23,7 @@ from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
 from repper.report import _sortable, charts, svg, write_report
 from repper.report.html import number, table, tag
+from repper.report.sections import section
 from repper.report.subject import command_of, subjects_of
 from repper.runs.compare import CellStarted, compare, rows_of
 from repper.runs.newcomers import join_config
@@ -204,6 +205,29 @@ def test_the_page_tells_what_was_run_and_found(page, reported):
     assert "--methods repper+linear,fedavg+keep,fedavg+finetune --seeds 2" in page
     assert page.count("Accuracy over rounds") >= 2
     assert run.result["encoder_digest"][:16] in page
+
+
+def test_curves_of_several_seeds_are_their_means_in_a_band(reported):
+    [subject], _ = subjects_of(reported / "both")
+    [drawn] = re.findall(
+        r"<figcaption>Accuracy over rounds</figcaption>.*?</figure>",
+        section(subject, "x", tsne=False),
+    )
+    assert drawn.count('class="band"') == len(subject.rows)
+    for name, runs in subject.rows.items():
+        means = [np.mean([run.rounds()[i]["accuracy"]["mean"] for run in runs]) for i in (0, 1)]
+        assert f"{name}: {means[0]:.2f} at round 1, {means[1]:.2f} at 2" in drawn
+
+
+def test_a_band_goes_around_its_line():
+    look = Look(0, 0)
+    around = charts.Series("a", look, [1, 2], [5.0, 6.0], [1.0, 0.5])
+    assert around.band() == [(1, 6.0), (2, 6.5), (2, 5.5), (1, 4.0)]
+    assert charts.Series("a", look, [1, 2], [5.0, 6.0], [0.0, 0.0]).band() == []
+    drawn = charts.lines("t", "x", "y", [around])
+    corners = re.search(r'd="M([^"]+)Z" class="band"', drawn)[1].split("L")
+    assert len(corners) == 4
+    assert all(svg.TOP <= float(c.split()[1]) <= svg.HEIGHT - svg.BOTTOM for c in corners)
 
 
 def test_a_command_names_what_is_not_a_default(reported):

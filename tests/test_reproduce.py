@@ -303,6 +303,39 @@ def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):
     assert table.read_text() == whole
 
 
+def test_a_part_of_a_table_can_be_run_before_the_rest(tmp_path):
+    panels = [
+        Panel(name, {"data": data, "train_images": 300}, ("fedavg+keep",), {"fedavg+keep": 5.0})
+        for name, data in (("digits, E 1", "digits"), ("cinic10, E 2", "cinic10"))
+    ]
+    panels.append(dataclasses.replace(panels[0], name="digits, E 10"))
+    three = dataclasses.replace(TWO, panels=tuple(panels))
+    folder, how = tmp_path / "out", {"engine": "serial", "data_dir": str(tmp_path)}
+
+    def run(only, *, resume=True):
+        events = list(reproduce(three, TINY, folder, only=only, resume=resume, how=how))
+        started = [event for event in events if isinstance(event, PanelStarted)]
+        assert [event.number for event in started] == list(range(1, len(started) + 1))
+        found = events[-1].reproduction
+        kinds = [type(event) for event in events]
+        names = [event.panel.name for event in started]
+        return names, kinds.count(CellStarted), [result.missing for result in found.panels], found
+
+    # E 1 is no word of E 10.
+    names, trained, missing, found = run("E 10", resume=False)
+    assert (names, trained, missing) == (["digits, E 10"], 1, ["not run", "not run", ""])
+    assert found.unfinished
+    names, trained, missing, found = run(None)
+    assert (len(names), trained) == (3, 1)
+    assert missing == ["", "no images of cinic10 could be loaded", ""]
+    assert not found.unfinished
+    # What is known of the rest stays.
+    assert run("E 1 , digits")[:3] == (["digits, E 1"], 0, missing)
+    assert "| digits, E 10 | **" in (folder / "table.md").read_text()
+    with pytest.raises(RepperError, match="^--only 'digits, E 3' is no part of table2: .*E 10$"):
+        run("digits, E 3")
+
+
 def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
     running = reproduce(TWO, TINY, tmp_path / "out", how={"engine": "serial"})
     next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
@@ -556,7 +589,10 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     experiment = Experiment(
         "figures",
         "Figures",
-        (Panel("digits", {"data": "digits"}, rows), Panel("cinic10", {"data": "cinic10"}, rows)),
+        (
+            Panel("digits", {"data": "digits", "train_images": 400}, rows),
+            Panel("cinic10", {"data": "cinic10"}, rows),
+        ),
         {},
         measure="figures",
     )
@@ -665,7 +701,8 @@ def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):
 )
 def test_an_estimate_is_of_all_views_of_every_training(how, seeds, factor, tmp_path, monkeypatch):
     monkeypatch.setattr("repper.paper.estimate._seconds_per_view", lambda config, data: 1.0)
-    [found, _] = estimate(TWO, TINY, seeds=seeds, how={"data_dir": str(tmp_path), **how})
+    how = {"data_dir": str(tmp_path), **how}
+    [found] = estimate(TWO, TINY, seeds=seeds, only="digits", how=how)
     # A round of two clients, of a quarter of the images each; RepPer has two views of each.
     assert found.seconds == pytest.approx(factor * (4 + 2) * 1437 / 4)
 
@@ -693,6 +730,7 @@ def test_the_command_line(repper, tmp_path):
         (("--reuse", str(tmp_path / "typo")), "to reuse trainings of"),
         (("--seeds", "2000"), "--seeds must be 1 to 1000, got 2000"),
         (("--estimate", "--reuse", str(tmp_path)), "leave out --reuse"),
+        (("--only", "cifar1"), "--only 'cifar1' is no part of table2"),
     ):
         wrong = repper(*nothing, *more)
         assert (wrong.returncode, said in wrong.stderr) == (2, True), wrong.stderr

@@ -28,6 +28,11 @@ def _add_reproduce(add: AddCommand) -> None:
         "--seeds", default="1", metavar="N", help="how many seeds, from 0 on (default: 1)"
     )
     reproduce.add_argument(
+        "--only", metavar="PART",
+        help="a part of it, by words of its lines' names, such as 'cifar100, mobilenet'; the rest "
+        "stays for --resume",
+    )  # fmt: skip
+    reproduce.add_argument(
         "--out", dest="folder", type=path, metavar="DIR",
         help="folder to write to (default: runs/ and a name made from the table's and preset's)",
     )  # fmt: skip
@@ -60,12 +65,12 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.estimate:
         if options.reuse or options.resume:
             raise RepperError("--estimate is of all trainings: leave out --reuse and --resume")
-        print_estimates(estimate(experiment, preset, seeds=seeds, how=how))
+        print_estimates(estimate(experiment, preset, seeds=seeds, only=options.only, how=how))
         return 0
     with Display() as display:
         for event in reproduce(
-            experiment, preset, folder, seeds=seeds, resume=options.resume,
-            reuse=options.reuse, how=how,
+            experiment, preset, folder, seeds=seeds, only=options.only,
+            resume=options.resume, reuse=options.reuse, how=how,
         ):  # fmt: skip
             display.show(event)
     if isinstance(event, Reproduced):

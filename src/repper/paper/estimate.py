@@ -20,7 +20,7 @@ from repper.errors import RepperError
 from repper.methods.schedule import cohort_size
 from repper.paper.events import Estimate
 from repper.paper.experiment import Experiment, Preset
-from repper.paper.panels import Loaded, epochs_in, panel_config, rows_in
+from repper.paper.panels import Loaded, epochs_in, panel_config, panels_of, rows_in
 from repper.params import clone, params_of, select
 from repper.partition import Partition
 from repper.runs.plan import plan
@@ -33,12 +33,13 @@ def estimate(
     preset: Preset,
     *,
     seeds: int = 1,
+    only: str | None = None,
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[Estimate]:
     """Time a step of every training, and say what all of them would take."""
     loaded = Loaded()
     timed: dict[tuple[object, ...], float] = {}
-    for panel in experiment.panels:
+    for panel in panels_of(experiment, only):
         config = panel_config(experiment, preset, panel, Path("nowhere"), how)
         try:
             data = loaded.data_of(config)

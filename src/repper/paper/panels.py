@@ -51,6 +51,21 @@ def result_in(folder: Path, panel: Panel, missing: str = NOT_RUN) -> PanelResult
     return PanelResult(panel, None, missing)
 
 
+def panels_of(experiment: Experiment, only: str | None = None) -> tuple[Panel, ...]:
+    """The panels of an experiment that have all these words in their names, between commas."""
+    if only is None:
+        return experiment.panels
+    words = {word.strip() for word in only.split(",")}
+    chosen = tuple(p for p in experiment.panels if words <= set(p.name.split(", ")))
+    if not chosen:
+        known = "; ".join(panel.name for panel in experiment.panels)
+        raise RepperError(
+            f"--only {only!r} is no part of {experiment.name}: take words between commas, all "
+            f"from one of: {known}"
+        )
+    return chosen
+
+
 def panel_config(
     experiment: Experiment,
     preset: Preset,

@@ -20,9 +20,11 @@ from repper.paper.events import (
 )
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.paper.panels import (
+    NOT_RUN,
     Images,
     PanelResult,
     panel_config,
+    panels_of,
     result_in,
     rows_in,
     without,
@@ -40,20 +42,23 @@ def reproduce(
     folder: Path,
     *,
     seeds: int = 1,
+    only: str | None = None,
     resume: bool = False,
     reuse: Path | None = None,
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[ReproduceEvent]:
     """Run all cells that are not finished, and write our numbers beside the paper's.
 
-    Trainings that are finished somewhere in the folder `reuse` are not made again.
+    With `only`, words of panels' names as `panels_of` takes them, the other panels stay as they
+    are. Trainings that are finished somewhere in the folder `reuse` are not made again.
 
     `how` are settings that change no result: `data_dir`, `download`, `engine`, `workers`,
     `device`.
     """
     _check_folder(folder, experiment, preset, seeds, resume=resume)
     configs = {
-        panel: panel_config(experiment, preset, panel, folder, how) for panel in experiment.panels
+        panel: panel_config(experiment, preset, panel, folder, how)
+        for panel in panels_of(experiment, only)
     }
     for config in configs.values():
         check_asked(config, seeds, reuse)
@@ -67,29 +72,33 @@ def reproduce(
     with run_folder.locked(folder):
         identity = _identity(experiment, preset, seeds)
         write_atomically(folder / SETTINGS, json.dumps(identity))
-        results, extras = list[PanelResult](), list[Extra]()
+        missing = {r.panel: r.missing for r in before.panels if r.missing} if before else {}
+        results, extras = dict[Panel, PanelResult](), list[Extra]()
         work = Work(configs, images.counts, seeds)
 
         def found(*, last: bool = False) -> Reproduction:
             """What there is so far, with what an earlier time had of the rest."""
-            rest = [result_in(folder, panel) for panel in list(configs)[len(results) :]]
+            panels = [
+                results.get(panel) or result_in(folder, panel, missing.get(panel, NOT_RUN))
+                for panel in experiment.panels
+            ]
             now = Reproduction(
-                folder, experiment, preset, seeds, (*results, *rest), tuple(extras), images.notes
+                folder, experiment, preset, seeds, tuple(panels), tuple(extras), images.notes
             )
-            return now.keeping(before) if before and (images.missing or not last) else now
+            return now.keeping(before) if before and (images.missing or only or not last) else now
 
         for number, (panel, config) in enumerate(configs.items(), start=1):
             yield PanelStarted(panel, number, len(configs))
             if panel in images.missing:
                 yield PanelMissing(panel, images.missing[panel])
-                results.append(result_in(folder, panel, without(config)))
+                results[panel] = result_in(folder, panel, without(config))
                 continue
             data = images.loaded.data_of(config)
             for event in compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse):
                 if left := work.seen(panel, event):
                     yield left
                 if isinstance(event, Compared):
-                    results.append(PanelResult(panel, event.comparison))
+                    results[panel] = PanelResult(panel, event.comparison)
                 yield event
             found().write()  # before what is measured, which may take long
             extras += yield from _measured(experiment, panel, config, data, folder, how or {})

@@ -22,30 +22,36 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: its points, from left to right."""
+    """A line of a chart: its points, from left to right, and how far they may be off."""
 
     name: str
     look: Look
     x: Sequence[float]
     y: Sequence[float]
+    deviation: Sequence[float] = ()
+
+    def band(self) -> list[tuple[float, float]]:
+        """The corners around its deviations: along above, and back below."""
+        if not any(self.deviation):
+            return []
+        points = list(zip(self.x, self.y, self.deviation, strict=True))
+        return [(x, y + d) for x, y, d in points] + [(x, y - d) for x, y, d in points[::-1]]
 
 
 def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> Html:
     """Values over rounds or epochs, a line each."""
     xs = [v for one in series for v in one.x]
-    ys = [v for one in series for v in one.y]
+    ys = [v for one in series for v in (*one.y, *(corner[1] for corner in one.band()))]
     x_ticks, y_ticks = svg.ticks(min(xs), max(xs), whole=True), svg.ticks(min(ys), max(ys))
     to_x = svg.scale(x_ticks[0], x_ticks[-1], LEFT, LINES - RIGHT)
     to_y = svg.scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     marks = [svg.axes(x_ticks, y_ticks, to_x, to_y, x_label, y_label)]
     for one in series:
         points = list(zip(one.x, one.y, strict=True))
-        path = " ".join(
-            f"{'M' if i == 0 else 'L'}{to_x(a):.1f} {to_y(b):.1f}"
-            for i, (a, b) in enumerate(points)
-        )
         note = tag("title", f"{one.name}: {one.y[-1]:.2f} at {one.x[-1]:g}")
-        drawn = [tag("path", note, d=path, class_="line")]
+        drawn = [tag("path", note, d=_path(points, to_x, to_y), class_="line")]
+        if band := one.band():
+            drawn.insert(0, tag("path", d=_path(band, to_x, to_y) + "Z", class_="band"))
         # Some markers are enough to tell lines apart.
         for a, b in points[:: math.ceil(len(points) / 12)]:
             drawn.append(svg.mark(one.look, to_x(a), to_y(b), f"{one.name}, {a:g}: {b:.2f}"))
@@ -56,6 +62,10 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> H
     ]
     drawing = svg.drawing(title, LINES, HEIGHT, marks, said)
     return svg.figure(title, drawing, legend({one.name: one.look for one in series}, lines=True))
+
+
+def _path(points: Sequence[tuple[float, float]], to_x: svg.Scale, to_y: svg.Scale) -> str:
+    return "M" + "L".join(f"{to_x(x):.1f} {to_y(y):.1f}" for x, y in points)
 
 
 def strips(

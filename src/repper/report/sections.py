@@ -16,6 +16,7 @@ from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
+from repper.runs.comparison import over_rounds
 from repper.runs.run import Run
 from repper.text_table import figure, gain_text
 
@@ -154,24 +155,22 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
     ):
         series: list[charts.Series] = []
         for name, runs in subject.rows.items():
-            points = []
-            for record in runs[0].rounds():
-                value = record.get(key)
-                if isinstance(value, dict):
-                    value = value["mean"]
-                if value is not None:
-                    points.append((record["round"], value))
+            points = over_rounds(runs, key)
             # Rows of one training have the same curve of everything but accuracy.
             label = name.partition("+")[0] if key != "accuracy" else name
             if len(points) > 1 and label not in {one.name for one in series}:
-                x, y = zip(*points, strict=True)
+                y = [float(np.mean(values)) for values in points.values()]
+                deviation = [
+                    float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in points.values()
+                ]
                 look = of_rows[name] if key == "accuracy" else of_methods[label]
-                series.append(charts.Series(label, look, x, y))
+                series.append(charts.Series(label, look, list(points), y, deviation))
         if series:
             drawn.append(charts.lines(title, "round", unit, series))
     if drawn:
         yield tag("h3", "Over rounds")
-        notes = ["The first seed's runs."] if len(subject.seeds) > 1 else []
+        several = len(subject.seeds) > 1
+        notes = ["Means over seeds, in a band of their deviation."] if several else []
         if len(subject.rows) > 1:
             notes.append("Losses of different methods are different quantities; compare shapes.")
         if not subject.first.config.evaluate_every and subject.first.config.rounds:

@@ -69,10 +69,7 @@ def _comparison(folder: Path, title: str) -> Subject:
     if not (folder / f"{TABLE}.json").is_file():
         raise RepperError(f"no run of the comparison in {folder} is finished yet")
     comparison = Comparison.open(folder)
-    rows = {
-        line.row: [Run(Row.named(line.row).cell(folder, seed)) for seed in comparison.seeds]
-        for line in comparison.lines
-    }
+    rows = comparison.runs()
     if missing := [name for name, runs in rows.items() if not all(run.finished for run in runs)]:
         raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
     asked = [Row.named(name) for name in comparison.asked_rows]

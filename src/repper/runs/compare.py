@@ -21,7 +21,7 @@ from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
 from repper.runs import run_folder
-from repper.runs.comparison import CELLS, TABLE, Comparison, Row
+from repper.runs.comparison import CELLS, OVER_ROUNDS, TABLE, Comparison, Row
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan, resolve_device
 from repper.runs.reuse import Trainings, branch
@@ -194,8 +194,8 @@ def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what a comparison has written, its tables first."""
-    for path in folder.glob(f"{TABLE}.*"):
-        path.unlink()
+    for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS):
+        path.unlink(missing_ok=True)
     if (folder / CELLS).exists():
         shutil.rmtree(folder / CELLS)
 

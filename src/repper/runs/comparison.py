@@ -19,6 +19,7 @@ from repper.runs.run import Run
 from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
 
 TABLE = "table"
+OVER_ROUNDS = "rounds.csv"
 CELLS = "cells"
 CONFIDENCE = 0.95
 
@@ -154,6 +155,13 @@ class Comparison:
         places = {accuracy: place for place, accuracy in enumerate(reversed(known), start=1)}
         return {line.row: places[line.accuracy] for line in self.lines if line.accuracy is not None}
 
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs of every row, one per seed."""
+        return {
+            line.row: [Run(Row.named(line.row).cell(self.folder, seed)) for seed in self.seeds]
+            for line in self.lines
+        }
+
     def paired(self, row: Row, other: Row) -> tuple[float | None, float | None, float | None]:
         """What a row has more than another, client by client, and the ends of its interval."""
         own, theirs = (
@@ -179,6 +187,35 @@ class Comparison:
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         write_atomically(self.folder / f"{TABLE}.csv", csv_text(lines))
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
+        on_the_way = [
+            [number, row, seed, accuracy]
+            for row, runs in self.runs().items()
+            for seed, run in zip(self.seeds, runs, strict=True)
+            for number, accuracy in run.after_rounds("accuracy").items()
+        ]
+        if on_the_way:
+            heading = ["round", "row", "seed", "accuracy"]
+            write_atomically(self.folder / OVER_ROUNDS, csv_text([heading, *on_the_way]))
+
+    def cells_over_rounds(self) -> Cells:
+        """Accuracy after rounds, where runs measured it on the way, and the reference's lead."""
+        found = {row: over_rounds(runs, "accuracy") for row, runs in self.runs().items()}
+        found = {row: values for row, values in found.items() if values}
+        table = [["round", *found]]
+        for number in sorted({number for values in found.values() for number in values}):
+            line = [str(number)]
+            reference = found.get(self.reference, {}).get(number)
+            for row, values in found.items():
+                own = values.get(number)
+                text = figure(float(np.mean(own))) if own else "-"
+                if own and len(own) > 1:
+                    text += f" ± {np.std(own, ddof=1):.2f}"
+                if own and reference and row != self.reference:
+                    gains = [a - b for a, b in zip(own, reference, strict=True)]
+                    text += f" ({gain_text(*interval(gains))})"
+                line.append(text)
+            table.append(line)
+        return table if len(table) > 1 else []
 
     def cells(self, best: str = "{}", second: str = "{}") -> Cells:
         """The table as text, heading first; `best` and `second` mark the accuracies of those."""
@@ -211,7 +248,14 @@ class Comparison:
 
     def markdown(self) -> str:
         table = markdown_table(self.cells("**{}**", "<u>{}</u>"), right=True)
-        return f"{table}\n\n{self.caption()}\n"
+        parts = [table, self.caption()]
+        if on_the_way := self.cells_over_rounds():
+            parts += [
+                f"Accuracy after rounds; in brackets the difference to {self.reference}, with its "
+                f"{CONFIDENCE:.0%} interval over seeds where there are several.",
+                markdown_table(on_the_way, right=True),
+            ]
+        return "\n\n".join(parts) + "\n"
 
     def caption(self) -> str:
         many = len(self.seeds) > 1
@@ -226,6 +270,16 @@ class Comparison:
             f"by client, with its {CONFIDENCE:.0%} interval {over}. Costs are of one seed, images "
             f"and bytes of stage 1."
         )
+
+
+def over_rounds(runs: Sequence[Run], key: str) -> dict[int, list[float]]:
+    """What all of some runs measured, by round: a value of each."""
+    found = [run.after_rounds(key) for run in runs]
+    return {
+        number: [one[number] for one in found]
+        for number in found[0]
+        if all(number in one for one in found)
+    }
 
 
 def _accuracies(runs: Sequence[Run]) -> list[dict[int, float]]:

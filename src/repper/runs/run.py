@@ -114,6 +114,13 @@ class Run:
         """The log of every finished round."""
         return read_rounds(self.folder)
 
+    def after_rounds(self, key: str) -> dict[int, float]:
+        """What was measured after rounds, by round: `accuracy` (of clients), `knn` or `loss`."""
+        found = {record["round"]: record.get(key) for record in self.rounds()}
+        if key == "accuracy":
+            found = {number: summary and summary["mean"] for number, summary in found.items()}
+        return {number: value for number, value in found.items() if value is not None}
+
     def _own_encoder(self, client: int) -> Params:
         """The encoder that is this client's alone; empty where all use the common one."""
         method, number = self.config.build_method(), self.result["chosen_round"]
