@@ -216,6 +216,27 @@ def test_debug_shows_the_traceback_too(repper):
     assert process.stderr.splitlines()[-1].startswith("repper: unknown data set")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "goes_on"),
+    [
+        (("run",), True),
+        (("reproduce", "table2"), True),
+        (("reproduce", "table2", "--estimate"), False),
+        (("report", "x"), False),
+    ],
+)
+def test_an_interrupted_command_goes_on_if_it_can(repper, monkeypatch, arguments, goes_on):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    for name in ("runs.execute.execute", "paper.reproduce.reproduce", "paper.estimate.estimate"):
+        monkeypatch.setattr(f"repper.{name}", interrupt)
+    monkeypatch.setattr("repper.report.write_report", interrupt)
+    stopped = repper(*arguments)
+    hint = "; the same command with --resume goes on" if goes_on else ""
+    assert (stopped.returncode, stopped.stderr) == (130, f"repper: interrupted{hint}\n")
+
+
 def test_unknown_commands_are_refused(repper):
     process = repper("rnu")
     assert process.returncode == 2

@@ -13,7 +13,7 @@ from conftest import last_json, make_dataset
 from repper.config import Config
 from repper.errors import RepperError
 from repper.runs.compare import CellStarted, Compared, compare, rows_of
-from repper.runs.comparison import Comparison, Row, interval
+from repper.runs.comparison import Comparison, Row, interval, over_rounds
 from repper.runs.execute import RoundDone, Started
 
 QUICK = {
@@ -339,6 +339,35 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
     for row in rows:
         value = found[row["row"]][int(row["seed"]), int(row["round"]) - 1]
         assert float(row["accuracy"]) == value
+
+
+def test_rounds_in_which_all_take_part_stand_where_others_have_trained_as_much(digits, tmp_path):
+    folder = tmp_path / "c"
+    settings = {"evaluate_every": 1, "rounds": 4, "participation": 0.5}
+    events = run_all(digits, folder, "fedavg,local", **settings)
+    _, *lines = table(events).cells_over_rounds()
+    assert [line[0] for line in lines] == ["1", "2", "3", "4"]
+    assert [line[2] == "-" for line in lines] == [True, False, True, False]
+    ends = [api.open_run(path).accuracy["mean"] for path in sorted((folder / "cells").iterdir())]
+    assert lines[-1][1:] == [f"{ends[0]:.2f}", f"{ends[1]:.2f} ({ends[1] - ends[0]:+.2f})"]
+    # A round that one of the seeds has not is left out.
+    other = api.run(
+        digits, out=tmp_path / "other", method="fedavg", personalize="keep",
+        **QUICK | settings | {"evaluate_every": 2},
+    )  # fmt: skip
+    runs = [api.open_run(folder / "cells" / "fedavg+keep-seed0"), other]
+    both = over_rounds(runs, "accuracy")
+    assert list(both) == [2, 4]
+    assert both[4] == [run.accuracy["mean"] for run in runs]
+
+
+def test_a_table_without_rows_is_refused(done, tmp_path):
+    folder, _ = done
+    found = json.loads((folder / "table.json").read_text())
+    for empty in ("rows", "seeds"):
+        (tmp_path / "table.json").write_text(json.dumps(found | {empty: []}))
+        with pytest.raises(RepperError, match=r"table.json is not the table of a comparison"):
+            Comparison.open(tmp_path)
 
 
 def test_without_a_test_on_the_way_there_is_no_table_of_rounds(done):

@@ -332,8 +332,13 @@ def test_a_part_of_a_table_can_be_run_before_the_rest(tmp_path):
     # What is known of the rest stays.
     assert run("E 1 , digits")[:3] == (["digits, E 1"], 0, missing)
     assert "| digits, E 10 | **" in (folder / "table.md").read_text()
-    with pytest.raises(RepperError, match="^--only 'digits, E 3' is no part of table2: .*E 10$"):
-        run("digits, E 3")
+    assert run("Digits,e 10,")[:2] == (["digits, E 10"], 0)
+    for wrong in ("digits, E 3", "E", ","):
+        with pytest.raises(RepperError, match=f"^--only '{wrong}' is no part of table2: .*E 10$"):
+            run(wrong)
+    # Of other parts there are results; of this there can be none.
+    with pytest.raises(RepperError, match=r"^nothing of table2 \(cinic10\) can be run: cinic10 is"):
+        run("cinic10")
 
 
 def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
@@ -396,7 +401,11 @@ def test_a_folder_of_something_else_is_refused(done, tmp_path):
     other = dataclasses.replace(TWO, name="table9")
     with pytest.raises(RepperError, match="its experiment is table2, not table9"):
         next(reproduce(other, TINY, folder, resume=True, how=how))
-    (tmp_path / "mine.txt").write_text("")
+    identity = json.loads((folder / "reproduction.json").read_text())
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "reproduction.json").write_text(json.dumps(identity | {"seeds": 2}))
+    with pytest.raises(RepperError, match="has 2 seeds: give --seeds as many or more"):
+        next(reproduce(TWO, TINY, tmp_path / "two", resume=True, how=how))
     with pytest.raises(RepperError, match="is not empty and holds no reproduction"):
         next(reproduce(TWO, TINY, tmp_path, how=how))
     assert json.loads((folder / "reproduction.json").read_text())["preset"] == "tiny"
@@ -441,16 +450,18 @@ def test_new_clients_join_every_run(tmp_path):
     )
     assert len(repper_line[-1].split()) == 3
     assert extra.title in (tmp_path / "out" / "table.md").read_text()
-    *_, again = reproduce(experiment, TINY, tmp_path / "out", resume=True, how=how)
+    # A folder may be moved.
+    out = (tmp_path / "out").rename(tmp_path / "moved")
+    *_, again = reproduce(experiment, TINY, out, resume=True, how=how)
     assert again.reproduction.extras == last.reproduction.extras
     # Heads on an encoder that is gone would stand beside trainings that made another.
-    cells = tmp_path / "out" / "panels" / "digits" / "cells"
+    cells = out / "panels" / "digits" / "cells"
     shutil.copy(
         cells / "fedavg+keep-seed0" / "encoder.safetensors",
         cells / "repper+linear-seed0" / "encoder.safetensors",
     )
     with pytest.raises(RepperError, match=r"joined/repper\+linear was begun with another encoder"):
-        list(reproduce(experiment, TINY, tmp_path / "out", resume=True, how=how))
+        list(reproduce(experiment, TINY, out, resume=True, how=how))
 
 
 def test_without_the_newcomers_images_nothing_is_trained(tmp_path):
@@ -505,8 +516,9 @@ def test_trainings_of_another_folder_are_reused(done, tmp_path):
     assert [(e.trained, e.reused) for e in started] == [(True, True), (True, True), (True, False)]
     assert again[-1].reproduction.panels[0].ours() == events[-1].reproduction.panels[0].ours()
     # What was taken is done, but not as fast as it was taken.
-    last = [event for event in again if isinstance(event, WorkLeft)][-1]
-    assert (last.share, last.given) == (0.0, pytest.approx(1.0))
+    shares = [(event.share, event.given) for event in again if isinstance(event, WorkLeft)]
+    third, two, whole = (pytest.approx(n / 3) for n in (1, 2, 3))
+    assert shares == [(third, two), (0.0, whole), (0.0, whole)]
     text = (tmp_path / "out" / "table.md").read_text()
     assert re.search(r"- 2 trainings, .+; 2 of them were made by another command\.", text)
 
@@ -582,6 +594,26 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     )
     # A stroke would end a cell.
     assert r"| sum of \|P - X\| |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_what_was_measured_of_one_part_stands_beside_that_of_another(tmp_path):
+    settings = {"data": "digits", "alpha": 0.5, "train_images": 300}
+    panels = [Panel(name, settings, ("repper+linear",)) for name in ("early", "late")]
+    experiment = Experiment("gradients", "Gradients", tuple(panels), {}, measure="gradients")
+    folder, how = tmp_path / "out", {"engine": "serial"}
+    for only in ("late", "early"):
+        *_, last = reproduce(experiment, TINY, folder, only=only, resume=True, how=how)
+    found = last.reproduction
+    assert [extra.title[-5:].strip(" ,") for extra in found.extras] == ["early", "late"]
+    again = Reproduction.read(folder, experiment, TINY, 1)
+    assert (again.extras, again.images) == (found.extras, found.images)
+    # What it is cannot be read any more.
+    (folder / "found.json").write_text('{"extras": [], "missing": {}}')
+    with pytest.raises(RepperError, match=r"found.json is damaged: delete it"):
+        list(reproduce(experiment, TINY, folder, resume=True, how=how))
+    (folder / "reproduction.json").write_text("[]")
+    with pytest.raises(RepperError, match=r"reproduction.json names no experiment"):
+        list(reproduce(experiment, TINY, folder, resume=True, how=how))
 
 
 def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatch):
@@ -739,6 +771,10 @@ def test_the_command_line(repper, tmp_path):
     timed = repper("reproduce", "table2", "--estimate", "--data-dir", str(tmp_path))
     assert timed.returncode == 0
     assert timed.stdout.count("no estimate") == 6
+    timed = repper(
+        "reproduce", "table2", "--estimate", "--only", "cifar10", "--data-dir", str(tmp_path)
+    )
+    assert timed.stdout.count("no estimate") == 2
 
 
 def test_too_few_images_are_counted(tmp_path):

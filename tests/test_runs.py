@@ -79,7 +79,9 @@ def test_predictions_are_those_that_were_scored(finished, digits):
     manifest = json.loads((finished.folder / "partition.json").read_text())
     for client, score in enumerate(finished.scores()):
         rows = manifest["clients"][client]["test"]
-        predicted = finished.predict(client, digits.test.images[rows])
+        images = digits.test.images[rows]
+        images.flags.writeable = False  # as a file's that is mapped into memory
+        predicted = finished.predict(client, images)
         correct = [
             name == str(digits.test.labels[row]) for name, row in zip(predicted, rows, strict=True)
         ]
@@ -294,6 +296,10 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
     found = read_checkpoint(tmp_path, each[0])
     assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
     assert read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
+    with pytest.raises(
+        RepperError, match="chosen-2.safetensors, .*, is gone; restore it, or begin"
+    ):
+        read_chosen(tmp_path, 2)
     write_round(tmp_path, {"round": 3}, Checkpoint(3, each[3], 3, 70.0))
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == {
         "last.safetensors", "chosen-3.safetensors",

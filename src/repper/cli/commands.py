@@ -51,7 +51,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RepperError):
         return str(error), 2
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; the same command with --resume goes on", 130
+        return "; ".join(["interrupted", *map(str, error.args)]), 130
     if isinstance(error, OSError):
         name = f": {error.filename}" if error.filename else " while writing the output"
         return f"{error.strerror or error}{name}", 2
@@ -73,7 +73,12 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     check_one_of(getattr(options, "resume", False), getattr(options, "overwrite", False))
     command: Callable[[argparse.Namespace], int] = options.function
-    return command(options)
+    try:
+        return command(options)
+    except KeyboardInterrupt as error:
+        if hasattr(options, "resume") and not getattr(options, "estimate", False):
+            raise KeyboardInterrupt("the same command with --resume goes on") from error
+        raise
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:

@@ -29,8 +29,8 @@ def _add_reproduce(add: AddCommand) -> None:
     )
     reproduce.add_argument(
         "--only", metavar="PART",
-        help="a part of it, by words of its lines' names, such as 'cifar100, mobilenet'; the rest "
-        "stays for --resume",
+        help="a part of it, by words of its lines' names, such as 'cifar100, mobilenet' of table4; "
+        "the rest stays for --resume",
     )  # fmt: skip
     reproduce.add_argument(
         "--out", dest="folder", type=path, metavar="DIR",
@@ -64,7 +64,9 @@ def _reproduce(options: argparse.Namespace) -> int:
         from repper.paper.reproduce import reproduce
     if options.estimate:
         if options.reuse or options.resume:
-            raise RepperError("--estimate is of all trainings: leave out --reuse and --resume")
+            raise RepperError(
+                "--estimate is of trainings from their start: leave out --reuse and --resume"
+            )
         print_estimates(estimate(experiment, preset, seeds=seeds, only=options.only, how=how))
         return 0
     with Display() as display:

@@ -84,7 +84,7 @@ class Display:
             self._left(event)
 
     def _left(self, event: WorkLeft) -> None:
-        """Find what the whole grid will still take, as what was done since the start took."""
+        """Find what all trainings will still take, as what was done since the start took."""
         share = event.share
         if self._whole is None:
             self._whole = share + event.given, time.monotonic()

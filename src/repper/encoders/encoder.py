@@ -47,7 +47,7 @@ def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) ->
     network = nn.ModuleDict({"encoder": spec.build()})
     load_params(network, params)
     encoder = cast(Encoder, network.eval()["encoder"])
-    return extract(encoder, torch.from_numpy(np.ascontiguousarray(images))).numpy()
+    return extract(encoder, torch.from_numpy(np.array(images))).numpy()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What happens while an experiment of the paper is run; light, for whoever shows it."""
+"""What happens while an experiment of the paper is run."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def join_all(
 def _joined(run: Run, settings: dict[str, Any], target: Path) -> Iterator[Event]:
     """Let clients join a run unless they have; not if its encoder is another one since."""
     if Run(target).finished:
-        run_folder.check_init(target, Run(target).config)
+        # The run as it lies now: the whole folder may have been moved since.
+        run_folder.check_init(target, replace(Run(target).config, init=str(run.folder)))
     else:
         yield from join(run, {**settings, "out": str(target)}, resume=target.exists())
 

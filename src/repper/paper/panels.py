@@ -55,9 +55,9 @@ def panels_of(experiment: Experiment, only: str | None = None) -> tuple[Panel, .
     """The panels of an experiment that have all these words in their names, between commas."""
     if only is None:
         return experiment.panels
-    words = {word.strip() for word in only.split(",")}
-    chosen = tuple(p for p in experiment.panels if words <= set(p.name.split(", ")))
-    if not chosen:
+    words = {word.strip().lower() for word in only.split(",")} - {""}
+    chosen = tuple(p for p in experiment.panels if words <= set(p.name.lower().split(", ")))
+    if not (words and chosen):
         known = "; ".join(panel.name for panel in experiment.panels)
         raise RepperError(
             f"--only {only!r} is no part of {experiment.name}: take words between commas, all "

@@ -10,7 +10,7 @@ from typing import Any
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.files import check_same, read_json, write_atomically
+from repper.files import check_same, write_atomically
 from repper.paper import measures
 from repper.paper.events import (
     PanelMissing,
@@ -29,7 +29,7 @@ from repper.paper.panels import (
     rows_in,
     without,
 )
-from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction
+from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction, read_identity
 from repper.paper.work import Work
 from repper.runs import run_folder
 from repper.runs.compare import Compared, check_asked, compare
@@ -62,14 +62,17 @@ def reproduce(
     }
     for config in configs.values():
         check_asked(config, seeds, reuse)
-    before = None
-    if (folder / SETTINGS).is_file():
-        before = Reproduction.read(folder, experiment, preset, seeds)
     images = Images.of(experiment, configs, how or {})
-    if len(images.missing) == len(configs) and not (before and before.has_results):
+    if len(images.missing) == len(configs) and not any(
+        result_in(folder, panel).comparison for panel in configs
+    ):
         why = next(iter(images.missing.values()))
-        raise RepperError(f"nothing of {experiment.name} can be run: {why}")
+        part = f" ({only})" if only else ""
+        raise RepperError(f"nothing of {experiment.name}{part} can be run: {why}")
     with run_folder.locked(folder):
+        before = None
+        if (folder / SETTINGS).is_file():
+            before = Reproduction.read(folder, experiment, preset, seeds)
         identity = _identity(experiment, preset, seeds)
         write_atomically(folder / SETTINGS, json.dumps(identity))
         missing = {r.panel: r.missing for r in before.panels if r.missing} if before else {}
@@ -140,15 +143,15 @@ def _identity(experiment: Experiment, preset: Preset, seeds: int) -> dict[str, A
 def _check_folder(
     folder: Path, experiment: Experiment, preset: Preset, seeds: int, *, resume: bool
 ) -> None:
-    path = folder / SETTINGS
-    if path.is_file():
-        # With more seeds it goes on.
-        before, now = read_json(path) | {"seeds": seeds}, _identity(experiment, preset, seeds)
-        check_same(folder, "reproduction", before, now)
+    if (folder / SETTINGS).is_file():
+        before, now = read_identity(folder), _identity(experiment, preset, seeds)
+        check_same(folder, "reproduction", before | {"seeds": seeds}, now)
         if not resume:
             raise RepperError(
                 f"{folder} already holds a reproduction: add --resume to go on with it, "
                 f"or choose another --out"
             )
+        if before["seeds"] > seeds:  # with more it goes on
+            raise RepperError(f"{folder} has {before['seeds']} seeds: give --seeds as many or more")
     elif run_folder.holds_more(folder):
         raise RepperError(f"--out {folder} is not empty and holds no reproduction: choose another")

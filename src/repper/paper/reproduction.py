@@ -61,25 +61,30 @@ class Reproduction:
     @classmethod
     def open(cls, folder: Path) -> Reproduction:
         """Read what is finished of one of the paper's experiments."""
-        found = read_json(folder / SETTINGS)
+        found = read_identity(folder)
         try:
-            experiment = EXPERIMENTS[found["experiment"]]()
-            preset, seeds = PRESETS[found["preset"]], int(found["seeds"])
-        except (KeyError, TypeError, ValueError) as error:
+            experiment, preset = EXPERIMENTS[found["experiment"]](), PRESETS[found["preset"]]
+        except KeyError as error:
             raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
-        return cls.read(folder, experiment, preset, seeds)
+        return cls.read(folder, experiment, preset, found["seeds"])
 
     @classmethod
     def read(cls, folder: Path, experiment: Experiment, preset: Preset, seeds: int) -> Reproduction:
         """What is finished of this experiment in its folder."""
         path = folder / FOUND
         kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}, "images": []}
+        try:
+            extras = tuple(Extra(**extra) for extra in kept["extras"])
+            missing, images = dict(kept["missing"]), tuple(kept["images"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RepperError(
+                f"{path} is damaged: delete it and give the command again with --resume"
+            ) from error
         results = [
-            result_in(folder, panel, kept["missing"].get(panel.name, NOT_RUN))
+            result_in(folder, panel, missing.get(panel.name, NOT_RUN))
             for panel in experiment.panels
         ]
-        extras = tuple(Extra(**extra) for extra in kept["extras"])
-        return cls(folder, experiment, preset, seeds, tuple(results), extras, tuple(kept["images"]))
+        return cls(folder, experiment, preset, seeds, tuple(results), extras, images)
 
     def write(self) -> None:
         """Write the tables as Markdown and CSV into the folder."""
@@ -178,13 +183,13 @@ class Reproduction:
 
     def keeping(self, before: Reproduction) -> Reproduction:
         """With what an earlier time had measured, and this has not."""
-        extras = {extra.title: extra for extra in (*before.extras, *self.extras)}
+        found = {extra.title: extra for extra in (*before.extras, *self.extras)}
+        # Parts may have been run in any order.
+        names = [panel.name for panel in self.experiment.panels]
+        place = {title: [name in title for name in names] for title in found}
+        extras = dict(sorted(found.items(), key=lambda item: place[item[0]], reverse=True))
         images = dict.fromkeys((*self.images, *before.images))
         return replace(self, extras=tuple(extras.values()), images=tuple(images))
-
-    @property
-    def has_results(self) -> bool:
-        return any(result.comparison for result in self.panels)
 
     @property
     def unfinished(self) -> bool:
@@ -265,6 +270,19 @@ class Reproduction:
     def claim_cells(self, shown: int = 3) -> Cells:
         """Every claim of the paper, computed from its numbers and from ours."""
         return claim_cells(self.experiment, self.panels, shown, self.unfinished)
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """Which experiment a folder holds, of which preset, with how many seeds."""
+    found = read_json(folder / SETTINGS)
+    try:
+        return {
+            "experiment": str(found["experiment"]),
+            "preset": str(found["preset"]),
+            "seeds": int(found["seeds"]),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
 
 
 def _in_short(panels: Sequence[str]) -> str:

@@ -145,6 +145,8 @@ class Comparison:
         try:
             lines = tuple(Line(**line) for line in found["rows"])
             rows, seeds = tuple(found["asked_rows"]), tuple(found["seeds"])
+            if not (lines and seeds):
+                raise KeyError("rows")
             return cls(folder, found["reference"], seeds, lines, rows, found["asked_seeds"])
         except (KeyError, TypeError) as error:
             raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
@@ -252,7 +254,8 @@ class Comparison:
         if on_the_way := self.cells_over_rounds():
             parts += [
                 f"Accuracy after rounds; in brackets the difference to {self.reference}, with its "
-                f"{CONFIDENCE:.0%} interval over seeds where there are several.",
+                f"{CONFIDENCE:.0%} interval over seeds where there are several. Where all clients "
+                f"take part in every round, one counts as the rounds of others it stands for.",
                 markdown_table(on_the_way, right=True),
             ]
         return "\n\n".join(parts) + "\n"

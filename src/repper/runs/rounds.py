@@ -83,7 +83,13 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
 
 def read_chosen(folder: Path, number: int) -> Params:
     """The parameters of the round that was chosen on validation data."""
-    return read_params(_chosen(folder, number))[0]
+    path = _chosen(folder, number)
+    if not path.is_file():
+        raise RepperError(
+            f"{path}, the round that was chosen, is gone; restore it, or begin again with "
+            f"--overwrite"
+        )
+    return read_params(path)[0]
 
 
 def _chosen(folder: Path, number: int) -> Path:

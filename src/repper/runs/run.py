@@ -115,8 +115,12 @@ class Run:
         return read_rounds(self.folder)
 
     def after_rounds(self, key: str) -> dict[int, float]:
-        """What was measured after rounds, by round: `accuracy` (of clients), `knn` or `loss`."""
-        found = {record["round"]: record.get(key) for record in self.rounds()}
+        """What was measured after rounds, by round: `accuracy` (of clients), `knn` or `loss`.
+
+        A round in which all take part, as of `local`, counts as the rounds it stands for.
+        """
+        one = self.config.build_schedule().stands_for
+        found = {round(record["round"] * one): record.get(key) for record in self.rounds()}
         if key == "accuracy":
             found = {number: summary and summary["mean"] for number, summary in found.items()}
         return {number: value for number, value in found.items() if value is not None}
