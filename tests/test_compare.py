@@ -333,6 +333,13 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
             f"{other.mean():.2f} ± {other.std(ddof=1):.2f} ({gain:+.2f} [{low:+.2f}, {high:+.2f}])",
         ]
     assert f"| {' | '.join(lines[0])} |" in (folder / "table.md").read_text()
+    # To test heads on the way changes no training: it can be taken for others, without the tests.
+    config = Config(out=str(tmp_path / "other"), **QUICK)
+    again = list(compare(config, rows_of("repper+logistic,repper+svm"), 1, digits, reuse=folder))
+    assert [e.reused for e in again if isinstance(e, CellStarted)] == [True, False]
+    assert not any(isinstance(e, RoundDone) for e in again)
+    assert table(again).cells_over_rounds() == []
+    assert table(again).lines[1].accuracy == found["repper+svm"][0, -1]
     with (folder / "rounds.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8

@@ -165,7 +165,8 @@ def check_asked(config: Config, seeds: int, reuse: Path | None) -> Trainings | N
     _ = ENGINES[config.engine]  # it may not be installed
     if reuse is not None and config.evaluate_every:
         raise RepperError(
-            "--reuse takes only trainings that test no heads on the way: leave out --evaluate-every"
+            "--reuse takes finished trainings, on whose way no head can be tested any more: leave "
+            "out --evaluate-every"
         )
     return Trainings(reuse) if reuse is not None else None
 

@@ -17,7 +17,7 @@ from repper.params import read_params
 from repper.partition import read_partition
 from repper.private import PrivateStore
 from repper.runs.plan import plan
-from repper.runs.rounds import check_private, read_rounds
+from repper.runs.rounds import check_private, read_rounds, write_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import (
     CHECKPOINT,
@@ -26,7 +26,6 @@ from repper.runs.run_folder import (
     PARTITION,
     PRIVATE,
     RESULT,
-    ROUNDS,
     check_init,
     prepare,
     read_run_config,
@@ -43,15 +42,20 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
         check_trained(source)
     except RepperError as error:
         raise RepperError(f"{error}; remove {source} to have it trained again") from error
-    config = replace(read_run_config(source), personalize=personalize, out=str(target))
+    config = replace(_untested(read_run_config(source)), personalize=personalize, out=str(target))
     made = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(made, ignore_errors=True)
     prepare(made, overwrite=False)
     if (source / PRIVATE).is_dir():
         PrivateStore(source / PRIVATE).link_to(made / PRIVATE)
-    for name in (CHECKPOINT, ROUNDS, PARTITION):
+    for name in (CHECKPOINT, PARTITION):
         if (source / name).is_file():
             shutil.copyfile(source / name, made / name)
+    records = read_rounds(source)
+    if not config.evaluate_every:  # heads that were tested on the way were others
+        records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
+    if records:
+        write_rounds(made, records)
     before = read_json(source / ENVIRONMENT)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
@@ -121,4 +125,9 @@ def _partition(folder: Path, data: Dataset) -> str | None:
 
 
 def _training(config: Config) -> Mapping[str, object]:
-    return config.training() | {"rounds": config.rounds}
+    return _untested(config).training() | {"rounds": config.rounds}
+
+
+def _untested(config: Config) -> Config:
+    """The same training without tests on the way, unless they choose its round."""
+    return config if config.validation else replace(config, evaluate_every=0)

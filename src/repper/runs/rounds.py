@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
             f"{folder / ROUNDS} lacks rounds that the checkpoint has; restore it, or begin again "
             f"with --overwrite"
         )
-    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in keep))
+    write_rounds(folder, keep)
     return checkpoint
 
 
@@ -94,6 +95,11 @@ def read_chosen(folder: Path, number: int) -> Params:
 
 def _chosen(folder: Path, number: int) -> Path:
     return (folder / CHECKPOINT).parent / CHOSEN.format(number)
+
+
+def write_rounds(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the log by these rounds."""
+    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:

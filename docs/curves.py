@@ -1,0 +1,45 @@
+"""Draw accuracy over rounds of comparisons made with --evaluate-every into one picture.
+
+.venv/bin/python docs/curves.py curves.png runs/c/rounds.csv 'runs/plain/rounds.csv=no views'
+
+Lines are means over seeds, bands their deviations. What stands behind = tells the rows of a file
+from equal ones of another.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from matplotlib import pyplot
+
+from repper.palette import looks
+from repper.plots import STYLE, save
+
+picture, *sources = sys.argv[1:]
+curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+for source in sources:
+    path, _, words = source.partition("=")
+    with Path(path).open() as file:
+        for point in csv.DictReader(file):
+            name = point["row"] + (f" ({words})" if words else "")
+            curves[name][int(point["round"])].append(float(point["accuracy"]))
+
+with pyplot.rc_context(STYLE):
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for name, look in looks(curves).items():
+        rounds, values = list(curves[name]), list(curves[name].values())
+        means = np.array([np.mean(seeds) for seeds in values])
+        off = np.array([np.std(seeds, ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
+        axes.plot(
+            rounds, means, color=look.light, marker=look.marker, markerfacecolor=look.face,
+            linestyle="--" if look.turn else "-", label=name,
+        )  # fmt: skip
+        axes.fill_between(rounds, means - off, means + off, color=look.light, alpha=0.15, lw=0)
+    axes.set(xlabel="round", ylabel="accuracy, %")
+    axes.grid(color="0.92", linewidth=0.5)
+    figure.legend(loc="outside right upper", frameon=False)
+    save(figure, Path(picture))
