@@ -29,7 +29,7 @@ for source in sources:
             curves[name][int(point["round"])].append(float(point["accuracy"]))
 
 with pyplot.rc_context(STYLE):
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     for name, look in looks(curves).items():
         rounds, values = list(curves[name]), list(curves[name].values())
         means = np.array([np.mean(seeds) for seeds in values])
@@ -41,5 +41,5 @@ with pyplot.rc_context(STYLE):
         axes.fill_between(rounds, means - off, means + off, color=look.light, alpha=0.15, lw=0)
     axes.set(xlabel="round", ylabel="accuracy, %")
     axes.grid(color="0.92", linewidth=0.5)
-    figure.legend(loc="outside right upper", frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     save(figure, Path(picture))
