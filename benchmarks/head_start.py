@@ -5,7 +5,8 @@
 
 `finetune` starts from the head that the method has trained and takes features as they are; `linear`
 starts from zero, and centres and scales its features. Here are the four ways between, on the same
-encoders, with the same steps. Given are finished runs that differ by their seed.
+encoders, with the same steps; of a method without a head, as RepPer, those from zero. Given are
+finished runs that differ by their seed.
 """
 
 from __future__ import annotations
@@ -36,33 +37,36 @@ def accuracies(folder: Path) -> dict[tuple[str, str], float]:
     network = torch.nn.ModuleDict({"encoder": spec.build()})
     load_params(network, params)
     shared, _ = read_params(folder / CHECKPOINT)
-    trained = shared["head.weight"].numpy(), shared["head.bias"].numpy()
-    found: dict[tuple[str, str], list[float]] = {way: [] for way in WAYS}
+    trained = None
+    if "head.weight" in shared:
+        trained = shared["head.weight"].numpy(), shared["head.bias"].numpy()
+    found: dict[tuple[str, str], list[float]] = {
+        way: [] for way in WAYS if trained or way[0] == "zero"
+    }
     for train, test in zip(partition.train, partition.test, strict=True):
         x, new = (
             extract(network.eval()["encoder"], torch.from_numpy(split.images[rows])).numpy()
             for split, rows in ((data.train, train), (data.test, test))
         )
-        for way in WAYS:
-            predicted = predict(way, x, data.train.labels[train], trained, new)
+        zero = np.zeros((len(data.classes), x.shape[1]), np.float32)
+        for way in found:
+            start = trained if trained and way[0] != "zero" else (zero, zero[:, 0])
+            predicted = predict(start, way[1], x, data.train.labels[train], new)
             found[way].append(100 * float((predicted == data.test.labels[test]).mean()))
     return {way: float(np.mean(each)) for way, each in found.items()}
 
 
 def predict(
-    way: tuple[str, str], x: np.ndarray, labels: np.ndarray, trained: LinearLayer, new: np.ndarray
+    start: LinearLayer, features: str, x: np.ndarray, labels: np.ndarray, new: np.ndarray
 ) -> np.ndarray:
-    """The labels of new features by a head that was found in this way."""
-    start, features = way
+    """The labels of new features by a head that was trained from this start."""
     mean, scale = np.zeros(x.shape[1], np.float32), np.float32(1)
     if features == "scaled":
         mean = x.mean(0)
         scale = np.sqrt(((x - mean) ** 2).mean())
-    weight, bias = trained
+    weight, bias = start
     # The same function of the features as they are, written for those that are scaled.
     first = weight * scale, bias + weight @ mean
-    if start == "zero":
-        first = np.zeros_like(weight), np.zeros_like(bias)
     head = LinearHead()
     [(_, [(weight, bias)])] = head.solved([head.problem((x - mean) / scale, labels, first)])
     return ((new - mean) / scale @ weight.T + bias).argmax(1)
@@ -73,7 +77,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     found = [accuracies(folder) for folder in parser.parse_args().runs]
     print("| start | features | accuracy | by run |\n|---|---|---|---|")
-    for way in WAYS:
+    for way in found[0]:
         each = [run[way] for run in found]
         listed = ", ".join(f"{one:.1f}" for one in each)
         print("|", " | ".join(way), f"| {np.mean(each):.1f} | {listed} |")

@@ -184,8 +184,11 @@ def test_a_personalizer_gets_the_settings_of_its_kind():
     assert config.personalize_as(0) == "linear"
     assert settings["linear"]["epochs"] == settings["mlp"]["epochs"] == 3
     assert settings["mlp"]["hidden"] == 9
-    assert settings["svm"] == {"c": 2.0, "kernel": "rbf"}
-    assert settings["logistic"] == {"c": 2.0}
+    assert settings["svm"] == {"c": 2.0, "kernel": "rbf", "plain": False}
+    assert settings["logistic"] == {"c": 2.0, "plain": False}
+    for kind in ("linear", "mlp", "svm", "logistic"):
+        plain = Config(personalize=kind, head_plain=True).build_personalizer(0)
+        assert dict(plain.settings)["plain"] is True
 
 
 def test_trained_heads_get_the_settings_of_heads():
@@ -193,7 +196,7 @@ def test_trained_heads_get_the_settings_of_heads():
     config = Config(**{f"head_{name}": value for name, value in given.items()})
     for kind in ("linear", "finetune"):
         personalizer = replace(config, personalize=kind).build_personalizer(0)
-        assert dict(personalizer.settings) == given
+        assert dict(personalizer.settings) == given | {"plain": False}
 
 
 def test_only_these_settings_may_change():

@@ -19,6 +19,8 @@ VARIANTS = {
     "mlp": HEADS["mlp"](hidden=32),
     "svm with rbf": HEADS["svm"](kernel="rbf"),
     "linear with sgd": HEADS["linear"](optimizer="sgd", lr=0.1),
+    "plain logistic": HEADS["logistic"](plain=True),
+    "plain svm with rbf": HEADS["svm"](kernel="rbf", plain=True),
 }
 
 
@@ -216,3 +218,32 @@ def test_unit_input_ignores_the_length_of_features(seed):
     lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
     assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
     assert isinstance(head, SavedHead)
+
+
+def test_a_plain_head_is_one_tuned_from_zero():
+    x, y = blobs()
+    zero = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
+    learner = Learner(Features(x, y, "digest"), zero, seed=3)
+    plain = FitHead("linear", (("plain", True), ("epochs", 5)))
+    [(_, [new])] = plain.heads([learner], NAMES[:4])
+    [(_, [tuned])] = FineTune((("epochs", 5),)).heads([learner], NAMES[:4])
+    assert (new.scores(x) == tuned.scores(x)).all()
+    [(_, [scaled])] = FitHead("linear", (("epochs", 5),)).heads([learner], NAMES[:4])
+    assert not np.allclose(new.scores(x), scaled.scores(x))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_plain_head_neither_centres_nor_scales(kind):
+    x, y = blobs()
+    fitted = HEADS[kind](plain=True).fit(x, y)
+    assert not fitted.mean_.any()
+    assert fitted.scale_ == 1
+    centred = HEADS[kind]().fit(x, y)
+    assert np.allclose(centred.mean_, x.mean(0))
+    assert centred.scale_ == pytest.approx(np.sqrt(((x - x.mean(0)) ** 2).mean()))
+
+
+def test_the_width_of_a_plain_kernel_is_scikit_learns():
+    x, y = blobs()
+    gamma = HEADS["svm"](kernel="rbf", plain=True).fit(x, y).arrays_["gamma"]
+    assert gamma == pytest.approx(SVC(gamma="scale").fit(x, y)._gamma)

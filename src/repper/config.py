@@ -169,6 +169,9 @@ class Config:
     head_input: str = _stage2(
         "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
     )
+    head_plain: bool = _stage2(
+        False, "new heads take features as they are, neither centred nor scaled"
+    )
     head_curve: int = _stage2(
         0, "test trained heads after every N-th epoch, for curves.parquet; 0: never", least=0
     )
@@ -306,6 +309,7 @@ class Config:
             "hidden": self.head_hidden,
             "c": self.head_c,
             "kernel": self.svm_kernel,
+            "plain": self.head_plain,
         }
         taken = HEADS[kind]().get_params()
         return tuple((name, value) for name, value in given.items() if name in taken)

@@ -68,6 +68,7 @@ class LinearHead(DescentHead):
         optimizer: str = "adam",
         weight_decay: float = 1e-4,
         random_state: int = 0,
+        plain: bool = False,
     ) -> None:
         self.epochs = epochs
         self.lr = lr
@@ -75,6 +76,7 @@ class LinearHead(DescentHead):
         self.optimizer = optimizer
         self.weight_decay = weight_decay
         self.random_state = random_state
+        self.plain = plain
 
     def alike(self, classes: int, features: int, images: int) -> Shape | None:
         """Problems with an equal answer can be solved at once; None is for those solved alone.
@@ -141,6 +143,7 @@ class MLPHead(DescentHead):
         optimizer: str = "adam",
         weight_decay: float = 1e-4,
         random_state: int = 0,
+        plain: bool = False,
     ) -> None:
         self.hidden = hidden
         self.epochs = epochs
@@ -149,6 +152,7 @@ class MLPHead(DescentHead):
         self.optimizer = optimizer
         self.weight_decay = weight_decay
         self.random_state = random_state
+        self.plain = plain
 
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         with torch.random.fork_rng(devices=[]):

@@ -39,6 +39,8 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     """What every head does around its own way of fitting."""
 
     kind: str
+    plain: bool
+    """Whether features are taken as they are, neither centred nor scaled."""
     draws: ClassVar[bool] = False
     """Whether it makes random choices, and so takes a `random_state`."""
 
@@ -58,7 +60,7 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             yield epoch
 
     def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-        """Scaled features and labels 0, 1, ..; this head remembers the scaling and the classes."""
+        """Features to fit on and labels 0, 1, ..; this head remembers its scaling and classes."""
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
         return self.scaled(x, labels)
@@ -66,6 +68,9 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
         """`prepared` for float32 features that are known to be fit for use."""
         self.classes_, codes = np.unique(labels, return_inverse=True)
+        if self.plain:
+            self.mean_, self.scale_ = np.zeros(x.shape[1], np.float32), np.float32(1)
+            return x, codes
         self.mean_ = x.mean(0)
         # One scale for all features, not one each: a feature that hardly varies over a client's few
         # images would be blown up otherwise.
@@ -86,7 +91,7 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     @abstractmethod
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
-        """Fit on scaled features and labels 0, 1, ..; yield the result after every epoch."""
+        """Fit on prepared features and labels 0, 1, ..; yield the result after every epoch."""
 
     def decision_function(self, X: ArrayLike) -> Array:
         """A score per image and class; for two classes, as scikit-learn has it, one column."""

@@ -37,8 +37,9 @@ class LogisticHead(Head):
 
     kind = "logistic"
 
-    def __init__(self, c: float = 1.0) -> None:
+    def __init__(self, c: float = 1.0, plain: bool = False) -> None:
         self.c = c
+        self.plain = plain
 
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         with _stopping_early_is_fine():
@@ -51,9 +52,10 @@ class SVMHead(Head):
 
     kind = "svm"
 
-    def __init__(self, c: float = 1.0, kernel: str = "linear") -> None:
+    def __init__(self, c: float = 1.0, kernel: str = "linear", plain: bool = False) -> None:
         self.c = c
         self.kernel = kernel
+        self.plain = plain
 
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         yield self._linear(x, codes) if self.kernel == "linear" else self._rbf(x, codes)
@@ -65,8 +67,9 @@ class SVMHead(Head):
         return "linear", _linear_arrays(model)
 
     def _rbf(self, x: Array, codes: NDArray[np.int64]) -> Fitted:
-        # Features are scaled to unit variance on average, so this is scikit-learn's gamma="scale".
-        gamma = 1 / x.shape[1]
+        # As scikit-learn's gamma="scale": scaled features have a variance of one, on average.
+        variance = float(x.var()) if self.plain else 1.0
+        gamma = 1 / (x.shape[1] * (variance or 1.0))
         columns = np.zeros((len(self.classes_), len(x)))
         bias = np.zeros(len(self.classes_))
         for label in range(len(self.classes_)):

@@ -91,7 +91,7 @@ PAPER = Preset(
     {
         "encoder": "resnet34", "width": 1.0, "clients": 20, "rounds": 100, "epochs": 10,
         "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
-        "head_epochs": 10, "head_lr": 1e-3, "train_images": None,
+        "head_epochs": 10, "head_lr": 1e-3, "head_plain": True, "train_images": None,
     },
     scaled=False,
 )  # fmt: skip
@@ -103,8 +103,8 @@ SMALL = Preset(
 READINGS = (
     "the same strong augmentation for all methods; no decay of the learning rate (the paper says "
     "0.1, but not when); FedProx's mu 0.01; FedRep gives half of E to its head; at least 10 "
-    "training images a client; heads take features that are centred and scaled, and are trained "
-    "by Adam (the paper says both Adam and SGD)"
+    "training images a client; heads take features as they are, and are trained by Adam (the paper "
+    "says both Adam and SGD)"
 )
 """What we chose in every experiment where the paper leaves room."""
 PRESETS = {preset.name: preset for preset in (PAPER, SMALL)}
