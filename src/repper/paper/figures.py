@@ -237,7 +237,7 @@ def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str
         axis.set_xlim(min(0.4, 0.9 * min(ratios)), max(4.0, 1.1 * max(ratios)))
         axis.set_yticks(range(len(rows)), [f"{name}: {one.quantity}" for name, one in rows])
         axis.set(
-            xlabel="tail over head classes, of each client; the bars are at their geometric mean",
+            xlabel="tail over head classes, of each client;\nthe bars are at their geometric mean",
             title=title,
         )
         axis.invert_yaxis()
