@@ -184,8 +184,12 @@ def test_a_personalizer_gets_the_settings_of_its_kind():
     assert config.personalize_as(0) == "linear"
     assert settings["linear"]["epochs"] == settings["mlp"]["epochs"] == 3
     assert settings["mlp"]["hidden"] == 9
-    assert settings["svm"] == {"c": 2.0, "kernel": "rbf", "plain": False}
-    assert settings["logistic"] == {"c": 2.0, "plain": False}
+    usual = {"c": 2.0, "choose_c": False, "plain": False}
+    assert settings["svm"] == usual | {"kernel": "rbf"}
+    assert settings["logistic"] == usual
+    for kind in ("svm", "logistic"):
+        choosing = Config(personalize=kind, head_choose_c=True).build_personalizer(0)
+        assert dict(choosing.settings)["choose_c"] is True
     for kind in ("linear", "mlp", "svm", "logistic"):
         plain = Config(personalize=kind, head_plain=True).build_personalizer(0)
         assert dict(plain.settings)["plain"] is True

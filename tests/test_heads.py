@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import SkipTestWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -21,6 +22,7 @@ VARIANTS = {
     "linear with sgd": HEADS["linear"](optimizer="sgd", lr=0.1),
     "plain logistic": HEADS["logistic"](plain=True),
     "plain svm with rbf": HEADS["svm"](kernel="rbf", plain=True),
+    "logistic with a chosen C": HEADS["logistic"](choose_c=True),
 }
 
 
@@ -129,6 +131,23 @@ def test_regularization_epochs_and_hidden_units_have_an_effect():
     assert weight("mlp", hidden=17).shape == (4, 17)
     strong = np.abs(weight("linear", weight_decay=10.0)).max()
     assert strong < np.abs(weight("linear", weight_decay=0.0)).max()
+
+
+@pytest.mark.parametrize("kind", ["logistic", "svm"])
+@pytest.mark.parametrize("spread", [2.0, 12.0, 30.0])
+def test_a_chosen_regularization_is_that_of_a_grid_search(kind, spread):
+    x, y = blobs(features=40, spread=spread)
+    x_new, y_new = blobs(features=40, spread=spread, count=4000, seed=1)
+    grid = [0.01, 0.1, 1.0, 10.0]  # of equal ones, this search takes the first too
+    parts = KFold(5, shuffle=True, random_state=0)
+    search = GridSearchCV(HEADS[kind](), {"c": grid}, cv=parts).fit(x, y)
+    chosen = HEADS[kind](c=10.0, choose_c=True).fit(x, y)
+    assert chosen.c_ == pytest.approx(search.best_params_["c"])
+    assert (chosen.predict(x_new) == search.predict(x_new)).all()
+    if spread == 12:
+        loose = HEADS[kind](c=10.0).fit(x, y)
+        assert chosen.c_ < 10
+        assert chosen.score(x_new, y_new) > loose.score(x_new, y_new) + 0.01
 
 
 def test_by_default_there_are_at_least_ten_epochs_and_a_hundred_steps():

@@ -165,6 +165,11 @@ class Config:
     head_c: float = _stage2(
         1.0, "inverse regularization of an svm or logistic head", least=1e-6, most=1e6
     )
+    head_choose_c: bool = _stage2(
+        False,
+        "each client chooses --head-c, or a tenth, hundredth or thousandth of it, by "
+        "cross-validation on its own training images",
+    )
     svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
         "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
@@ -308,6 +313,7 @@ class Config:
             "weight_decay": self.head_weight_decay,
             "hidden": self.head_hidden,
             "c": self.head_c,
+            "choose_c": self.head_choose_c,
             "kernel": self.svm_kernel,
             "plain": self.head_plain,
         }

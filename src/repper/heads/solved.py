@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.svm import SVC, LinearSVC
 
 from repper.edge.saved_head import Array
 from repper.heads.head import Fitted, Head
+
+FOLDS = 5
+SMALLER = (1.0, 0.1, 0.01, 0.001)
 
 
 def _linear_arrays(model: LogisticRegression | LinearSVC) -> dict[str, Array]:
@@ -32,48 +38,80 @@ def _stopping_early_is_fine() -> Iterator[None]:
         yield
 
 
-class LogisticHead(Head):
+class SolvedHead(Head):
+    """Heads whose optimum is found; `c_` is the inverse regularization that was taken."""
+
+    c: float
+    choose_c: bool
+
+    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
+        self.c_ = self._chosen(x, codes) if self.choose_c else self.c
+        with _stopping_early_is_fine():
+            yield self._solve(x, codes, self.c_)
+
+    @abstractmethod
+    def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
+        """The optimum for prepared features and labels."""
+
+    def _chosen(self, x: Array, codes: NDArray[np.int64]) -> float:
+        """The best of `c` and smaller ones by cross-validation; of equal ones the smallest."""
+        parts = KFold(min(FOLDS, len(x)), shuffle=True, random_state=0)
+        right = {}
+        for c in (self.c * factor for factor in SMALLER):
+            # What is left of a client's images without a part may be of a single class: a head
+            # can do that, which scikit-learn's solvers cannot.
+            head = clone(self).set_params(c=c, choose_c=False, plain=True)
+            right[c] = int((cross_val_predict(head, x, codes, cv=parts) == codes).sum())
+        return max(sorted(right), key=right.__getitem__)
+
+
+class LogisticHead(SolvedHead):
     """Logistic regression, solved to the end by scikit-learn."""
 
     kind = "logistic"
 
-    def __init__(self, c: float = 1.0, plain: bool = False) -> None:
+    def __init__(self, c: float = 1.0, choose_c: bool = False, plain: bool = False) -> None:
         self.c = c
+        self.choose_c = choose_c
         self.plain = plain
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
-        with _stopping_early_is_fine():
-            model = LogisticRegression(C=self.c, max_iter=2000).fit(x, codes)
-        yield "linear", _linear_arrays(model)
+    def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
+        return "linear", _linear_arrays(LogisticRegression(C=c, max_iter=2000).fit(x, codes))
 
 
-class SVMHead(Head):
+class SVMHead(SolvedHead):
     """A support vector machine, one class against the rest: linear, or with an RBF kernel."""
 
     kind = "svm"
 
-    def __init__(self, c: float = 1.0, kernel: str = "linear", plain: bool = False) -> None:
+    def __init__(
+        self,
+        c: float = 1.0,
+        kernel: str = "linear",
+        choose_c: bool = False,
+        plain: bool = False,
+    ) -> None:
         self.c = c
         self.kernel = kernel
+        self.choose_c = choose_c
         self.plain = plain
 
-    def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
-        yield self._linear(x, codes) if self.kernel == "linear" else self._rbf(x, codes)
+    def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
+        return self._linear(x, codes, c) if self.kernel == "linear" else self._rbf(x, codes, c)
 
-    def _linear(self, x: Array, codes: NDArray[np.int64]) -> Fitted:
+    def _linear(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
         # The primal solver: unlike the dual one it draws no random numbers.
-        with _stopping_early_is_fine():
-            model = LinearSVC(C=self.c, dual=False, max_iter=5000).fit(x, codes)
+        model = LinearSVC(C=c, dual=False, max_iter=5000).fit(x, codes)
         return "linear", _linear_arrays(model)
 
-    def _rbf(self, x: Array, codes: NDArray[np.int64]) -> Fitted:
+    def _rbf(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
         # As scikit-learn's gamma="scale": scaled features have a variance of one, on average.
         variance = float(x.var()) if self.plain else 1.0
         gamma = 1 / (x.shape[1] * (variance or 1.0))
         columns = np.zeros((len(self.classes_), len(x)))
         bias = np.zeros(len(self.classes_))
         for label in range(len(self.classes_)):
-            machine = SVC(C=self.c, gamma=gamma).fit(x, codes == label)
+            machine = SVC(C=c, gamma=gamma).fit(x, codes == label)
             columns[label, machine.support_] = machine.dual_coef_[0]
             bias[label] = machine.intercept_[0]
         used = np.flatnonzero(columns.any(0))
