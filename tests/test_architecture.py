@@ -15,7 +15,7 @@ LAYERS = [
     "losses", "datasets", "partition", "augment", "compiler", "encoders", "heads", "methods",
     "personalize", "evaluate", "engines/__init__", "config", "config_file", "engines", "federate",
     "runs/environment", "runs/tensorboard", "runs/run_folder", "runs/rounds", "runs/result", "runs/run", "runs/plan",
-    "runs/execute", "runs/newcomers", "runs/reuse", "runs/comparison", "runs/compare", "runs",
+    "runs/execute", "runs/newcomers", "runs/reuse", "runs/row", "runs/comparison", "runs/compare", "runs",
     "flower", "palette", "plots", "embedding",
     "paper/experiment", "paper/tables", "paper/claims", "paper/__init__", "paper/events",
     "paper/panels", "paper/beside", "paper/reproduction", "paper/gradients", "paper/figures",

@@ -13,8 +13,9 @@ from conftest import last_json, make_dataset
 from repper.config import Config
 from repper.errors import RepperError
 from repper.runs.compare import CellStarted, Compared, compare, rows_of
-from repper.runs.comparison import Comparison, Row, interval, over_rounds
+from repper.runs.comparison import Comparison, interval, over_rounds
 from repper.runs.execute import RoundDone, Started
+from repper.runs.row import Row
 
 QUICK = {
     "clients": 6, "epochs": 1, "width": 0.25, "participation": 0.34, "engine": "serial",
@@ -332,7 +333,9 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
             f"{own.mean():.2f} ± {own.std(ddof=1):.2f}",
             f"{other.mean():.2f} ± {other.std(ddof=1):.2f} ({gain:+.2f} [{low:+.2f}, {high:+.2f}])",
         ]
-    assert f"| {' | '.join(lines[0])} |" in (folder / "table.md").read_text()
+    markdown = (folder / "table.md").read_text()
+    assert f"| {' | '.join(lines[0])} |" in markdown
+    assert "one counts as the rounds" not in markdown
     # To test heads on the way changes no training: it can be taken for others, without the tests.
     config = Config(out=str(tmp_path / "other"), **QUICK)
     again = list(compare(config, rows_of("repper+logistic,repper+svm"), 1, digits, reuse=folder))
@@ -355,6 +358,7 @@ def test_rounds_in_which_all_take_part_stand_where_others_have_trained_as_much(d
     _, *lines = table(events).cells_over_rounds()
     assert [line[0] for line in lines] == ["1", "2", "3", "4"]
     assert [line[2] == "-" for line in lines] == [True, False, True, False]
+    assert "one counts as the rounds of others it stands for" in (folder / "table.md").read_text()
     ends = [api.open_run(path).accuracy["mean"] for path in sorted((folder / "cells").iterdir())]
     assert lines[-1][1:] == [f"{ends[0]:.2f}", f"{ends[1]:.2f} ({ends[1] - ends[0]:+.2f})"]
     # A round that one of the seeds has not is left out.

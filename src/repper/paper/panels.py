@@ -13,7 +13,8 @@ from repper.errors import RepperError
 from repper.methods.schedule import cohort_size
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.runs.compare import rows_of
-from repper.runs.comparison import TABLE, Comparison, Line, Row
+from repper.runs.comparison import TABLE, Comparison, Line
+from repper.runs.row import Row
 from repper.runs.run import Run
 
 PANELS = "panels"

@@ -15,7 +15,8 @@ from repper.paper import EXPERIMENTS
 from repper.paper.beside import claim_cells, number_cells, order_cells
 from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
 from repper.paper.panels import NOT_RUN, PanelResult, result_in
-from repper.runs.comparison import CELLS, TABLE
+from repper.runs.comparison import TABLE
+from repper.runs.row import CELLS
 from repper.runs.run import Run
 from repper.runs.run_folder import RESULT
 from repper.text_table import Cells, csv_text, markdown_table

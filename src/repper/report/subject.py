@@ -15,7 +15,8 @@ from repper.paper.reproduction import SETTINGS as REPRODUCTION
 from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS
 from repper.runs.compare import SETTINGS as COMPARISON
-from repper.runs.comparison import TABLE, Comparison, Row
+from repper.runs.comparison import TABLE, Comparison
+from repper.runs.row import Row
 from repper.runs.run import Run
 from repper.runs.run_folder import CONFIG, PARTITION, read_run_config
 

@@ -21,10 +21,11 @@ from repper.methods import METHODS
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
 from repper.runs import run_folder
-from repper.runs.comparison import CELLS, OVER_ROUNDS, TABLE, Comparison, Row
+from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan, resolve_device
 from repper.runs.reuse import Trainings, branch
+from repper.runs.row import CELLS, Row
 from repper.runs.run import Run
 
 SETTINGS = "comparison.toml"

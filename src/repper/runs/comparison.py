@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,58 +15,13 @@ from repper.config import Config
 from repper.errors import RepperError
 from repper.evaluate import mean_of
 from repper.files import read_json, write_atomically
+from repper.runs.row import Row
 from repper.runs.run import Run
 from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
 
 TABLE = "table"
 OVER_ROUNDS = "rounds.csv"
-CELLS = "cells"
 CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a comparison, such as `fedavg+finetune`; `augment` where it has its own setting."""
-
-    method: str
-    personalize: str
-    augment: str | None = None
-
-    @property
-    def name(self) -> str:
-        own = {None: "", "none": " (no augmentation)"}
-        return f"{self.method}+{self.personalize}" + own.get(
-            self.augment, f" ({self.augment} augmentation)"
-        )
-
-    @classmethod
-    def named(cls, name: str) -> Row:
-        """The row that has this name."""
-        main, _, own = name.partition(" (")
-        method, _, personalize = main.partition("+")
-        level = own.removesuffix(" augmentation)") or None
-        return cls(method, personalize, "none" if level == "no" else level)
-
-    @property
-    def training(self) -> tuple[str, str | None]:
-        """Rows of the same training differ only in what clients do last."""
-        return self.method, self.augment
-
-    def cell(self, folder: Path, seed: int) -> Path:
-        """Where this row's run with a seed is in the comparison's folder."""
-        parts = [f"{self.method}+{self.personalize}", self.augment, f"seed{seed}"]
-        return folder / CELLS / "-".join(filter(None, parts))
-
-    def config(self, common: Config, seed: int, folder: Path) -> Config:
-        """The settings of this row's run with a seed, in the comparison's folder."""
-        return replace(
-            common,
-            method=self.method,
-            personalize=self.personalize,
-            augment=self.augment or common.augment,
-            seed=seed,
-            out=str(self.cell(folder, seed)),
-        )
 
 
 @dataclass(frozen=True)
@@ -254,11 +209,20 @@ class Comparison:
         if on_the_way := self.cells_over_rounds():
             parts += [
                 f"Accuracy after rounds; in brackets the difference to {self.reference}, with its "
-                f"{CONFIDENCE:.0%} interval over seeds where there are several. Where all clients "
-                f"take part in every round, one counts as the rounds of others it stands for.",
+                f"{CONFIDENCE:.0%} interval over seeds where there are several."
+                + self._about_rounds(),
                 markdown_table(on_the_way, right=True),
             ]
         return "\n\n".join(parts) + "\n"
+
+    def _about_rounds(self) -> str:
+        schedules = [runs[0].config.build_schedule() for runs in self.runs().values()]
+        if all(schedule.stands_for == 1 for schedule in schedules):
+            return ""
+        return (
+            " Where all clients take part in every round, one counts as the rounds of others it "
+            "stands for."
+        )
 
     def caption(self) -> str:
         many = len(self.seeds) > 1
