@@ -16,13 +16,12 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import repper
-from repper.encoders.encoder import extract, read_encoder
+from repper.encoders.encoder import features_of, read_encoder
 from repper.heads.descent import LinearHead
 from repper.heads.together import LinearLayer
-from repper.params import load_params, read_params
+from repper.params import read_params
 from repper.partition import read_partition
 from repper.runs.run_folder import CHECKPOINT, PARTITION
 
@@ -34,8 +33,6 @@ def accuracies(folder: Path) -> dict[tuple[str, str], float]:
     data = repper.open_run(folder).config.load_data()
     partition = read_partition(folder / PARTITION, data)
     spec, params = read_encoder(folder)
-    network = torch.nn.ModuleDict({"encoder": spec.build()})
-    load_params(network, params)
     shared, _ = read_params(folder / CHECKPOINT)
     trained = None
     if "head.weight" in shared:
@@ -45,7 +42,7 @@ def accuracies(folder: Path) -> dict[tuple[str, str], float]:
     }
     for train, test in zip(partition.train, partition.test, strict=True):
         x, new = (
-            extract(network.eval()["encoder"], torch.from_numpy(split.images[rows])).numpy()
+            features_of(spec, params, split.images[rows])
             for split, rows in ((data.train, train), (data.test, test))
         )
         zero = np.zeros((len(data.classes), x.shape[1]), np.float32)

@@ -14,13 +14,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
 from sklearn.model_selection import KFold, cross_val_score
 
 import repper
-from repper.encoders.encoder import extract, read_encoder
+from repper.encoders.encoder import features_of, read_encoder
 from repper.heads import HEADS
-from repper.params import load_params
 from repper.partition import read_partition
 from repper.runs.run_folder import PARTITION
 
@@ -39,14 +37,9 @@ def client_features(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     data = config.load_data()
     partition = read_partition(folder / PARTITION, data)
     spec, params = read_encoder(folder)
-    network = torch.nn.ModuleDict({"encoder": spec.build()})
-    load_params(network, params)
     trained = config.stage1()
     return [
-        (
-            extract(network.eval()["encoder"], torch.from_numpy(data.train.images[rows])).numpy(),
-            data.train.labels[rows],
-        )
+        (features_of(spec, params, data.train.images[rows]), data.train.labels[rows])
         for client, rows in enumerate(partition.train)
         if client not in trained
     ]
