@@ -167,8 +167,8 @@ class Config:
     )
     head_choose_c: bool = _stage2(
         False,
-        "svm and logistic heads choose --head-c, or a tenth, hundredth or thousandth of it, by "
-        "cross-validation on the client's own training images",
+        "svm and logistic heads choose --head-c, or a tenth, hundredth or thousandth of it, on "
+        "parts of the client's own training images that are held out in turn",
     )
     svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
