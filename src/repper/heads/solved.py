@@ -59,7 +59,7 @@ class SolvedHead(Head):
         right = {}
         for c in (self.c * factor for factor in SMALLER):
             # What is left of a client's images without a part may be of a single class: a head
-            # can do that, which scikit-learn's solvers cannot.
+            # can do that, which scikit-learn's solvers cannot. These features are scaled already.
             head = clone(self).set_params(c=c, choose_c=False, plain=True)
             right[c] = int((cross_val_predict(head, x, codes, cv=parts) == codes).sum())
         return max(sorted(right), key=right.__getitem__)
