@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,12 @@ class Federation:
         more = ("--sites", ",".join(sites), *SETTINGS, "--out", out, "--json", *arguments)
         self.watching.append(Process(command("federate", self.home, *more), log))
         return self.watching[-1]
+
+    def is_over(self) -> bool:
+        """Whether Flower has closed the last run, by its own database."""
+        with closing(sqlite3.connect(f"file:{self.home / 'link.db'}?mode=ro", uri=True)) as link:
+            query = "SELECT finished_at FROM task ORDER BY pending_at DESC LIMIT 1"
+            return bool(link.execute(query).fetchone()[0])
 
     def stop_federation(self) -> None:
         """Leave no federation behind that a failed test has begun."""

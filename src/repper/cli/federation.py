@@ -249,23 +249,26 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
     """Show what the server app says until it is over; an interruption only ends the watching."""
     from repper.cli.watch import Watch
 
+    last: dict[str, Any] = {"event": "nothing"}
     try:
         watch = Watch()
-        for event in _events(server):
-            watch.show(event)
-            if event["event"] == "error":
-                raise RepperError(event["text"])
-            if event["event"] == "over":
-                watch.result(event)
-                if options.json:
-                    print(json.dumps(event))
-                return 0
+        # To the end of the log, not of the news: until then Flower's run goes on, and another
+        # federation cannot begin.
+        for last in _events(server):
+            watch.show(last)
     except KeyboardInterrupt:
         _say(
             f"\nNo longer watching; the federation goes on. repper federate {options.home} "
             f"--attach watches it again, --stop stops it."
         )
         return 130
+    if last["event"] == "over":
+        watch.result(last)
+        if options.json:
+            print(json.dumps(last))
+        return 0
+    if last["event"] == "error":
+        raise RepperError(last["text"])
     raise RepperError(
         "the federation ended without a result: see the log of repper serve; the same command "
         "with --resume goes on"

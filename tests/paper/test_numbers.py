@@ -1,0 +1,143 @@
+"""The paper's numbers, settings and claims as data."""
+
+import pytest
+
+from repper.paper import EXPERIMENTS
+from repper.paper.beside import order_cells
+from repper.paper.claims import Finding, Numbers, claims_of
+from repper.paper.experiment import PAPER, SMALL
+from repper.paper.panels import PanelResult, panel_config
+from repper.runs.compare import rows_of
+
+
+def printed(name):
+    return {
+        (panel.name, row): value
+        for panel in EXPERIMENTS[name]().panels
+        for row, value in panel.printed.items()
+    }
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", [PAPER, SMALL], ids=lambda preset: preset.name)
+def test_every_panel_has_settings_that_can_be_run(name, preset, tmp_path):
+    experiment = EXPERIMENTS[name]()
+    assert len({panel.folder for panel in experiment.panels}) == len(experiment.panels)
+    for panel in experiment.panels:
+        config = panel_config(experiment, preset, panel, tmp_path)
+        assert config.clients == 20
+        assert set(panel.printed) <= {row.name for row in rows_of(",".join(panel.rows))}
+        assert (config.batch, config.lr, config.weight_decay) == (256, 1e-3, 1e-4)
+
+
+def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
+    table1 = EXPERIMENTS["table1"]()
+    config = panel_config(table1, PAPER, table1.panels[-1], tmp_path)
+    assert table1.panels[-1].name == "C 0.8, E 20, alpha 0.5"
+    assert (config.encoder, config.rounds, config.epochs) == ("resnet34", 100, 20)
+    assert (config.participation, config.alpha, config.temperature) == (0.8, 0.5, 0.1)
+    assert (config.head_epochs, config.train_images, config.width) == (10, None, 1.0)
+    assert config.head_plain  # it says nothing of centring or scaling
+    assert (config.head_lr, config.head_optimizer, config.head_weight_decay) == (1e-3, "adam", 1e-4)
+    assert not PAPER.departures(table1, table1.panels[0])
+    small = SMALL.departures(table1, table1.panels[-1])
+    assert small["epochs"] == (20, 4)
+    assert small["encoder"] == ("resnet34", "small")
+
+
+def test_the_papers_tables_agree_with_each_other():
+    """Table 2 repeats cells of Table 1, and Table 4 and 3 do, but for a misprint of LG-FedAvg."""
+    one, two, four = printed("table1"), printed("table2"), printed("table4")
+    for row in ("fedavg+keep", "lg-fedavg+finetune", "fedrep+finetune", "repper+linear"):
+        for alpha in ("1", "0.5"):
+            assert two[f"cifar10, alpha {alpha}", row] == one[f"C 0.2, E 10, alpha {alpha}", row]
+        assert four["cifar10, resnet34", row] == one["C 0.4, E 10, alpha 1", row]
+    assert len(one) == 72
+    assert len(two) == 42
+    assert len(printed("table3")) == 12
+    assert len(four) == 16
+
+
+def test_no_number_of_the_paper_is_mistyped():
+    """Sums of the paper's tables: compared with it once, number by number."""
+    sums = {t: round(sum(printed(t).values()), 2) for t in ("table1", "table2", "table3", "table4")}
+    assert sums == {"table1": 5596.80, "table2": 2494.71, "table3": 872.15, "table4": 893.57}
+
+
+def test_claims_are_computed_from_the_papers_own_numbers():
+    numbers = Numbers(printed("table1"))
+    found = {claim.text: claim.find(numbers) for claim in claims_of("table1")}
+    assert [finding.verdict for finding in found.values()][:8] == [
+        "yes", "in part", "in part", "yes", "yes", "yes", "in part", "yes",
+    ]  # fmt: skip
+    counts = {text: (finding.holds, finding.cases) for text, finding in found.items()}
+    assert counts == {
+        "RepPer is first everywhere": (18, 18),
+        "each step of skew (alpha 100 to 1 to 0.5) costs almost all baselines accuracy (read as: "
+        "nine in ten)": (27, 36),
+        "skew (alpha 100 to 0.5) costs RepPer less than the baselines": (3, 18),
+        "more clients in a round (C 0.2 to 0.4 to 0.8) do not always help the baselines": (1, 1),
+        "more clients in a round have little effect on RepPer (read as: less than two points)": (
+            12, 12,
+        ),
+        "accuracy falls at the 11 steps to more clients in a round that the paper marks": (11, 11),
+        "more local epochs (E 10 to 20) cost almost all baselines accuracy (read as: nine in "
+        "ten)": (19, 27),
+        "more local epochs help RepPer": (9, 9),
+        # The paper shows these in a figure and prints no numbers.
+        "baselines do worse on tail classes than on head classes (said of two clients in a "
+        "figure)": (0, 0),
+        "RepPer loses less from head to tail classes than baselines with classifiers of each "
+        "client's own (said of two clients in a figure)": (0, 0),
+        "RepPer loses less from head to tail classes than baselines with one classifier for all "
+        "(said of two clients in a figure)": (0, 0),
+    }  # fmt: skip
+    costs = found["skew (alpha 100 to 0.5) costs RepPer less than the baselines"]
+    first = "lg-fedavg+finetune at C 0.2, E 10, alpha 100 to 0.5: -5.25, RepPer -9.58"
+    assert costs.listed(1) == f"{first}; and 14 more"
+    assert len(costs.evidence) == 15
+    # The largest change of RepPer's by more clients in a round is 1.24.
+    little = next(claim for claim in claims_of("table1") if "little effect" in claim.text)
+    for change, holds in ((1.9, 1), (-2.1, 0)):
+        pair = {
+            ("C 0.2, E 10", "repper+linear"): 50.0,
+            ("C 0.4, E 10", "repper+linear"): 50 + change,
+        }
+        assert little.find(Numbers(pair)).holds == holds
+    assert Finding(9, 10, (), enough=0.9).verdict == "yes"
+    assert Finding(8, 10, (), enough=0.9).verdict == "in part"
+
+
+def test_who_is_first_is_looked_at_head_by_head():
+    [first] = claims_of("table3")
+    numbers = {
+        ("x", f"{method}+{head}"): value
+        for head, values in (("linear", (80.0, 70.0)), ("svm", (50.0, 60.0)))
+        for method, value in zip(("repper", "fedavg"), values, strict=True)
+    }
+    assert first.find(Numbers(numbers)) == Finding(
+        1, 2, ("x, svm: fedavg+svm 60.00, RepPer 50.00",)
+    )
+    assert first.find(Numbers({})).verdict == "no data"
+
+
+def test_claims_on_tail_classes_are_computed_from_our_lines():
+    _, worse, than_own, than_common = claims_of("table2")
+    rows = ("repper+linear", "fedavg+keep", "fedavg+finetune", "fedrep+finetune")
+    head, tail = (
+        {("x", row): value for row, value in zip(rows, values, strict=True)}
+        for values in ((80.0, 60.0, 90.0, 70.0), (60.0, 61.0, 40.0, 55.0))
+    )
+    numbers = Numbers({}, head, tail)
+    assert worse.find(numbers) == Finding(2, 3, ("fedavg+keep at x: +1.00",))
+    against = ("fedrep+finetune at x: -15.00, RepPer -20.00",)
+    assert than_own.find(numbers) == Finding(1, 2, against)
+    assert than_common.find(numbers).evidence == ("fedavg+keep at x: +1.00, RepPer -20.00",)
+
+
+def test_table_3_is_ordered_head_by_head():
+    table3 = EXPERIMENTS["table3"]()
+    _, linear, svm, _ = order_cells(table3, [PanelResult(table3.panels[0], None, "none")])
+    lead = ["cifar10, alpha 1, linear", "- (+11.58)"]
+    assert linear == [*lead, "- (1)", "- (4)", "- (2)", "- (3)", "-"]
+    assert svm[:4] == ["cifar10, alpha 1, svm", "- (+11.96)", "- (1)", "- (3)"]
