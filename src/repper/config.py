@@ -305,20 +305,8 @@ class Config:
 
     def _head_settings(self, kind: str) -> tuple[tuple[str, Any], ...]:
         """The arguments of a head's class, as the settings give them."""
-        given = {
-            "epochs": self.head_epochs,
-            "lr": self.head_lr,
-            "batch": self.head_batch,
-            "optimizer": self.head_optimizer,
-            "weight_decay": self.head_weight_decay,
-            "hidden": self.head_hidden,
-            "c": self.head_c,
-            "choose_c": self.head_choose_c,
-            "kernel": self.svm_kernel,
-            "plain": self.head_plain,
-        }
         taken = HEADS[kind]().get_params()
-        return tuple((name, value) for name, value in given.items() if name in taken)
+        return tuple((to, getattr(self, name)) for name, to in OF_HEADS.items() if to in taken)
 
     def to_toml(self) -> dict[str, Any]:
         """This value as the tables of a TOML file, from which `read_config` makes it again."""
@@ -355,6 +343,12 @@ class Config:
 
 
 OPTIONS = options_of(Config)
+OF_HEADS = {
+    "head_epochs": "epochs", "head_lr": "lr", "head_batch": "batch",
+    "head_optimizer": "optimizer", "head_weight_decay": "weight_decay", "head_hidden": "hidden",
+    "head_c": "c", "head_choose_c": "choose_c", "svm_kernel": "kernel", "head_plain": "plain",
+}  # fmt: skip
+"""Settings of heads, and what the classes of heads call them."""
 CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorboard")
 """Settings that no result depends on."""
 JOIN_SETTINGS = tuple(

@@ -174,6 +174,7 @@ def _node(options: argparse.Namespace) -> int:
 
 def _federate(options: argparse.Namespace) -> int:
     with needs("train,flower", "repper federate"):
+        from repper.cli.idle import say_what_is_idle
         from repper.flower.deployment import Server
     server = Server(options.home.absolute())
     server.check()
@@ -189,6 +190,7 @@ def _federate(options: argparse.Namespace) -> int:
         if config.out is None:
             raise RepperError("a federation needs a folder to write to: give --out")
         content = _run_config(options, config, given)
+        say_what_is_idle(given, [config])
         known = [site.name for site in server.sites(_say)]
         for name in filter(None, content["sites"].split(",")):
             if name not in known:

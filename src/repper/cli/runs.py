@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repper.cli.arguments import (
@@ -18,7 +19,7 @@ from repper.cli.arguments import (
     path,
     settings,
 )
-from repper.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.config import JOIN_SETTINGS, OPTIONS, STAGE2, Config
 from repper.errors import RepperError, needs
 from repper.heads import HEADS
 from repper.methods import METHODS
@@ -55,11 +56,14 @@ def _add_run(add: AddCommand) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = Config(**settings(options))
+    given = settings(options)
+    config = Config(**given)
     with needs("train", "repper run"):
+        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_results
         from repper.runs.execute import Finished, execute
+    say_what_is_idle(given, [config])
     with Display() as display:
         for event in execute(config, resume=options.resume, overwrite=options.overwrite):
             display.show(event)
@@ -87,17 +91,20 @@ def _add_compare(add: AddCommand) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    config = Config(**settings(options))
+    given = settings(options)
+    config = Config(**given)
     if (config.method, config.personalize) != (OPTIONS["method"].default, None):
         raise RepperError(
             f"{options.config}: a comparison takes its methods from --methods, not from a file"
         )
     seeds = count(options.seeds, "seeds")
     with needs("train", "repper compare"):
+        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_comparison
         from repper.runs.compare import Compared, compare, rows_of
     rows = rows_of(options.methods, options.augment_for)
+    say_what_is_idle(given, [row.config(config, config.seed, Path()) for row in rows])
     with Display() as display:
         for event in compare(
             config, rows, seeds, resume=options.resume, overwrite=options.overwrite,
@@ -136,11 +143,14 @@ def _join(options: argparse.Namespace) -> int:
         given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
     Config(**given)  # a wrong value is an error before anything is loaded
     with needs("train", "repper join"):
+        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_joined, print_results
         from repper.runs.execute import Finished
         from repper.runs.newcomers import join
         from repper.runs.run import Run
+    heads = [name for name in given if OPTIONS[name].group == STAGE2]
+    say_what_is_idle(heads, [Config(**{"personalize": "linear", **given})])
     with Display() as display:
         for event in join(
             Run(options.run),
