@@ -19,6 +19,9 @@ from matplotlib import pyplot
 from repper.palette import looks
 from repper.plots import STYLE, save
 
+LINES = ("-", "--", ":", "-.")
+"""Of the first row of a method, the second and so on."""
+
 picture, *sources = sys.argv[1:]
 curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 for source in sources:
@@ -36,7 +39,7 @@ with pyplot.rc_context(STYLE):
         off = np.array([np.std(seeds, ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
         axes.plot(
             rounds, means, color=look.light, marker=look.marker, markerfacecolor=look.face,
-            linestyle="--" if look.turn else "-", label=name,
+            linestyle=LINES[min(look.turn // 2, 3)], label=name,
         )  # fmt: skip
         axes.fill_between(rounds, means - off, means + off, color=look.light, alpha=0.15, lw=0)
     axes.set(xlabel="round", ylabel="accuracy, %")
