@@ -80,3 +80,11 @@ def test_every_command_that_trains_says_it(repper, tmp_path):
     )  # fmt: skip
     assert joined.stderr.count("note: ") == 1
     assert "note: --head-c changes" in joined.stderr
+
+
+def test_a_federation_says_it_before_it_begins(repper, tmp_path):
+    server = pytest.importorskip("repper.flower.deployment").Server(tmp_path / "home")
+    server.prepare("127.0.0.1", 9, [])  # where nothing listens
+    done = repper("federate", server.home, "--mu", 1, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("note: --mu changes nothing here: it is for fedprox\n")
