@@ -17,11 +17,7 @@ import torch
 
 import repper as api
 from repper.cli import main
-from repper.config import Config
 from repper.datasets import Dataset, Split, load
-from repper.encoders.encoder import EncoderSpec
-from repper.params import Params, clone, params_of, select
-from repper.runs.plan import initial_network
 
 torch.set_num_threads(1)  # tests run side by side: threads of each would wait for the others'
 
@@ -58,13 +54,6 @@ def make_dataset(train=60, test=30, classes=3, channels=1, size=8) -> Dataset:
         return Split(images.astype(np.uint8), labels)
 
     return Dataset("toy", tuple(f"class {n}" for n in range(classes)), split(train), split(test))
-
-
-def initial_shared(config: Config, spec: EncoderSpec, classes: int) -> Params:
-    """What the server of a run sends in its first round."""
-    method = config.build_method()
-    network = initial_network(config, method, spec, classes)
-    return clone(select(params_of(network), method.shared))
 
 
 @pytest.fixture(scope="session")

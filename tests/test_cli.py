@@ -11,7 +11,10 @@ from PIL import Image
 from conftest import QUICK, last_json
 from repper.cli.progress import Display, duration
 from repper.config import OPTIONS, Config
+from repper.federate import Served
+from repper.methods import METHODS
 from repper.runs.execute import RoundDone, Started
+from repper.runs.plan import plan
 from repper.runs.rounds import Checkpoint
 
 ACCURACY = {
@@ -66,15 +69,14 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(repper, tmp_path):
 
 
 def test_the_time_left_counts_rounds_of_this_process_only(tmp_path, digits, capsys, monkeypatch):
-    config = Config(rounds=10, clients=3)
-    started = Started(config, tmp_path, digits, config.build_partition(digits), 10, 4)
+    started = Started(plan(Config(rounds=10, clients=3, out=str(tmp_path)), digits), 4)
     now = 0.0
     monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: now)
     record = {"round": 6, "loss": 1.0, "knn": None, "seconds": 50.0}
     with Display() as display:
         display.show(started)
         now = 100.0
-        display.show(RoundDone(record, Checkpoint(6, {})))
+        display.show(RoundDone(record, Checkpoint(6, Served({}))))
     assert "round 6/10  loss 1.000  50.0 s  3:20 left" in capsys.readouterr().err
     assert [duration(s) for s in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
 
@@ -259,12 +261,14 @@ def test_help_says_what_a_command_has_by_default(repper):
     joining = " ".join(repper("join", "--help").stdout.split())
     assert "--clients X number of clients (default: the run's)" in joining
     assert (
-        "--personalize linear|mlp|svm|logistic what a client does last (default: linear)" in joining
+        "--personalize linear|mlp|svm|logistic|FILE.py:NAME what a client does last "
+        "(default: linear)" in joining
     )
     assert "seed of every random choice (default: the run's next)" in joining
     assert "at least 10" not in joining
     federating = " ".join(repper("federate", "--help").stdout.split())
-    assert "|local federated method (default: repper)" in federating
+    methods = "|".join(name for name in METHODS if name != "central")
+    assert f"--method {methods} federated method (default: repper)" in federating
     assert "--out X folder to write to (default: none: give one)" in federating
 
 

@@ -424,7 +424,7 @@ def test_settings_that_belong_to_rows_are_refused(digits, tmp_path):
             api.compare(["fedavg"], digits, seeds=seeds, out=tmp_path / "c")
     with pytest.raises(RepperError, match="--augment-for names fedavg twice"):
         rows_of("fedavg", "fedavg=none,fedavg=weak")
-    with pytest.raises(RepperError, match="--fedrep-head-epochs 9 leaves none of 1"):
+    with pytest.raises(RepperError, match="fedrep-head-epochs 9 leaves none of 1"):
         run_all(digits, tmp_path / "c", "fedavg,fedrep", fedrep_head_epochs=9)
     assert not (tmp_path / "c").exists()
 

@@ -1,12 +1,24 @@
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import tomli_w
 
-from repper.config import OPTIONS, Config
+from repper.config import GENERAL, OPTIONS, Config, flat_options
 from repper.config_file import read_config
 from repper.errors import RepperError
+from repper.heads import HEAD_SETTINGS
+from repper.methods import METHODS
+from repper.personalize import Features, Learner
+from repper.rules import RULES
+
+OWNED = [
+    flat_options(registry[owner], kind)
+    for kind, registry in (("method", METHODS), ("server", RULES), ("personalize", HEAD_SETTINGS))
+    for owner in registry
+]
+"""The settings of every method, server rule and head."""
 
 
 def from_toml(tmp_path, text):
@@ -76,8 +88,8 @@ def test_a_tilde_is_the_home_folder(monkeypatch):
 
 def test_what_local_and_central_stand_for_is_exact():
     config = Config(method="central", clients=20, participation=0.65, rounds=100)
-    stands_for = config.build_schedule().stands_for
-    assert int(65 * stands_for) == 100  # 13 of 20 clients: with floats 99.99
+    [stage] = config.build_stages()
+    assert int(65 * stage.stands_for) == 100  # 13 of 20 clients: with floats 99.99
 
 
 def test_toml_sets_what_flags_set(tmp_path):
@@ -85,7 +97,7 @@ def test_toml_sets_what_flags_set(tmp_path):
         tmp_path,
         'data = "digits"\nalpha = 1\nhead-epochs = 7\nlr_decay = 0.5\nstage1-clients = [0, 3]',
     )
-    assert (config.alpha, config.head_epochs, config.lr_decay) == (1.0, 7, 0.5)
+    assert (config.alpha, config.setting("head_epochs"), config.lr_decay) == (1.0, 7, 0.5)
     assert config.stage1() == (0, 3)
 
 
@@ -157,6 +169,10 @@ def test_written_settings_are_read_back(tmp_path):
     )
     assert from_toml(tmp_path, tomli_w.dumps(config.to_toml())) == config
     assert from_toml(tmp_path, tomli_w.dumps(Config().to_toml())) == Config()
+    owned = Config(method="fedprox", mu=0.5, server="fedadam", server_lr=0.1, head_c=2.0)
+    written = tomli_w.dumps(owned.to_toml())
+    assert '[method]\nname = "fedprox"\nmu = 0.5\n' in written
+    assert from_toml(tmp_path, written) == owned
 
 
 def test_where_a_run_runs_is_not_part_of_what_it_is():
@@ -170,17 +186,26 @@ def test_where_a_run_runs_is_not_part_of_what_it_is():
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_default_is_a_value_of_its_own_flag(name):
-    default = getattr(Config(), name)
-    assert default is None or OPTIONS[name].parse(str(default)) == default
+    owned = [own[name].default for own in OWNED if name in own]
+    assert bool(owned) == (name not in GENERAL)
+    for default in owned or [getattr(Config(), name)]:
+        assert default is None or OPTIONS[name].parse(str(default)) == default
+
+
+def head_of(config):
+    """The settings of the head that client 0 begins with."""
+    features = Features(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]), "encoder")
+    trained = np.zeros((2, 2), np.float32), np.zeros(2, np.float32)
+    head = config.build_personalizers().of(0).begin(Learner(features, trained, seed=0))
+    return head.get_params()
 
 
 def test_a_personalizer_gets_the_settings_of_its_kind():
     config = Config(head_epochs=3, head_c=2.0, svm_kernel="rbf", head_hidden=9)
     settings = {
-        kind: dict(Config(personalize=kind, head_epochs=3, head_c=2.0, svm_kernel="rbf", head_hidden=9)
-                   .build_personalizer(0).settings)
+        kind: head_of(replace(config, personalize=kind))
         for kind in ("linear", "mlp", "svm", "logistic")
-    }  # fmt: skip
+    }
     assert config.personalize_as(0) == "linear"
     assert settings["linear"]["epochs"] == settings["mlp"]["epochs"] == 3
     assert settings["mlp"]["hidden"] == 9
@@ -188,30 +213,38 @@ def test_a_personalizer_gets_the_settings_of_its_kind():
     assert settings["svm"] == usual | {"kernel": "rbf"}
     assert settings["logistic"] == usual
     for kind in ("svm", "logistic"):
-        choosing = Config(personalize=kind, head_choose_c=True).build_personalizer(0)
-        assert dict(choosing.settings)["choose_c"] is True
+        assert head_of(Config(personalize=kind, head_choose_c=True))["choose_c"] is True
     for kind in ("linear", "mlp", "svm", "logistic"):
-        plain = Config(personalize=kind, head_plain=True).build_personalizer(0)
-        assert dict(plain.settings)["plain"] is True
+        assert head_of(Config(personalize=kind, head_plain=True))["plain"] is True
 
 
 def test_trained_heads_get_the_settings_of_heads():
     given = {"epochs": 3, "lr": 0.2, "batch": 7, "optimizer": "sgd", "weight_decay": 0.5}
     config = Config(**{f"head_{name}": value for name, value in given.items()})
     for kind in ("linear", "finetune"):
-        personalizer = replace(config, personalize=kind).build_personalizer(0)
-        assert dict(personalizer.settings) == given | {"plain": False}
+        settings = head_of(replace(config, personalize=kind))
+        beside = {name: settings.pop(name) for name in settings.keys() - given.keys()}
+        assert settings == given
+        assert beside.keys() - {"start"} == {"plain", "random_state"}
+        assert beside["plain"] is False
 
 
-def test_only_these_settings_may_change():
+@pytest.mark.parametrize("method", METHODS)
+def test_only_these_settings_may_change(method):
     """All others decide a result: to go on with others, or to reuse it, would be wrong."""
-    every = Config(
-        data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
-        init="i", personalize="linear", head_epochs=1, out="o",
-    )  # fmt: skip
-    keys = {option.key for option in OPTIONS.values()}
-    assert keys - every.identity().keys() == {
-        "data-dir", "download", "engine", "out", "rounds", "tensorboard", "workers",
-    }  # fmt: skip
-    of_heads = {key for key in keys if key.startswith("head-")} | {"personalize", "svm-kernel"}
-    assert every.identity().keys() - every.training().keys() == of_heads
+    free = {"data-dir", "download", "engine", "out", "rounds", "tensorboard", "workers"}
+    for server, head in product(RULES, HEAD_SETTINGS):
+        every = Config(
+            data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
+            init="i", personalize=head, head_epochs=1, out="o", method=method, server=server,
+        )  # fmt: skip
+        owned = {
+            *flat_options(METHODS[method], "method"),
+            *flat_options(RULES[server], "server"),
+            *flat_options(HEAD_SETTINGS[head], "personalize"),
+        }
+        keys = {OPTIONS[name].key for name in (*GENERAL, *owned)}
+        assert every.identity().keys() == keys - free
+        of_heads = {key for key in keys if key.startswith("head-")} | {"personalize"}
+        of_heads |= {"svm-kernel"} & keys
+        assert every.identity().keys() - every.training().keys() == of_heads

@@ -3,7 +3,10 @@ import torch
 
 from repper.engines.engine import Engine, Update
 from repper.errors import RepperError
-from repper.federate import aggregate, choose_cohort, federate, in_cohort_order
+from repper.federate import Served, choose_cohort, federate, in_cohort_order, settle
+from repper.methods.fedavg import FedAvg
+from repper.methods.stage import Stage
+from repper.rules import Mean
 from repper.seeds import Purpose, stream, torch_seed
 
 
@@ -13,24 +16,25 @@ class Counting(Engine):
     def __init__(self):
         self.asked = []
 
-    def fit(self, shared, cohort, number):
+    def fit(self, received, cohort, number, stage=0):
         self.asked.append((number, cohort))
         for client in reversed(cohort):
             yield Update(
-                client, {"w": shared["w"] + client}, examples=client + 1, loss=float(client)
+                client, {"w": received["w"] + client}, examples=client + 1, loss=float(client)
             )
 
-    def personalize(self, shared, clients, save_to):
+    def personalize(self, received, clients, number, save_to, stage=0):
         raise AssertionError
 
-    def probe(self, shared):
+    def probe(self, received, stage=0):
         raise AssertionError
 
 
 def run(rounds=4, start=1, shared=0.0, participation=0.5, seed=0, clients=range(10)):
     engine = Counting()
-    settings = {"participation": participation, "rounds": rounds, "seed": seed, "start": start}
-    done = list(federate(engine, {"w": torch.tensor([shared])}, clients=list(clients), **settings))
+    stage = Stage(FedAvg(), rounds, participation, clients=tuple(clients))
+    served = Served({"w": torch.tensor([shared])})
+    done = list(federate(engine, served, stage, seed=seed, start=start))
     return done, engine.asked
 
 
@@ -105,7 +109,7 @@ def test_a_missing_answer_is_an_error():
 )
 def test_bad_updates_are_refused_and_say_whose_they_are(update, message):
     with pytest.raises(RepperError, match=message):
-        aggregate([update], {"w": torch.zeros(1)}, 9)
+        settle([update], Served({"w": torch.zeros(1)}), Mean(), FedAvg(), share=1.0, number=9)
 
 
 def test_streams_depend_on_purpose_and_key_only():

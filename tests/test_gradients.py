@@ -10,7 +10,7 @@ import repper as api
 from repper.augment import normalize
 from repper.encoders.encoder import read_encoder
 from repper.losses import supcon_per_anchor
-from repper.methods.method import build_network
+from repper.methods.network import build_network
 from repper.paper.gradients import (
     BySize,
     by_class_size,
@@ -130,7 +130,7 @@ def test_gradients_are_those_of_the_trained_network_in_training(tmp_path, digits
     rows = read_partition(run.folder / "partition.json", digits).train[0]
     images, labels = (torch.from_numpy(a[rows]) for a in (digits.train.images, digits.train.labels))
     with torch.no_grad():
-        outputs = network.train()(normalize(images)).double()
+        outputs = network.train()(normalize(images))["head"].double()
     error = outputs.softmax(1) - torch.nn.functional.one_hot(labels, 10)
     counts = np.bincount(labels, minlength=10)
     by_weight = (error @ network.head.weight.double()).norm(dim=1).detach().numpy()

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from repper.edge import SavedHead, read_head
 from repper.errors import RepperError
 from repper.heads import HEADS
-from repper.personalize import Features, FineTune, FitHead, Keep, Learner
+from repper.personalize import Features, FineTune, FitHead, Keep, Learner, personalize
 
 NAMES = tuple("abcdefgh")
 VARIANTS = {
@@ -32,6 +32,12 @@ def blobs(classes=4, count=160, features=6, seed=0, spread=1.0):
     labels = np.arange(count) % classes
     x = centres[labels] + spread * random.normal(size=(count, features))
     return x.astype(np.float32), labels
+
+
+def stops(personalizer, learner, names=NAMES[:4], every=0):
+    """The epochs at which a learner's head is looked at, each with the head."""
+    for _, epoch, head in personalize([(personalizer, learner)], names, every):
+        yield epoch, head
 
 
 @pytest.mark.parametrize("head", VARIANTS.values(), ids=VARIANTS)
@@ -186,11 +192,11 @@ def test_keep_is_the_methods_own_head_on_plain_features():
     random = np.random.default_rng(0)
     weight, bias = random.normal(size=(4, 6)), random.normal(size=4)
     x, y = blobs()
-    [(_, [head])] = Keep().heads([Learner(Features(x, y, "e"), (weight, bias), 0)], NAMES[:4])
+    [(_, head)] = stops(Keep(), Learner(Features(x, y, "e"), (weight, bias), 0))
     assert np.allclose(head.scores(x), x @ weight.T + bias)
     for personalizer in (Keep(), FineTune()):
         with pytest.raises(RepperError, match="needs a method that trains a head"):
-            next(personalizer.heads([Learner(Features(x, y, "e"), None, 0)], NAMES[:4]))
+            next(stops(personalizer, Learner(Features(x, y, "e"), None, 0)))
 
 
 def test_finetune_goes_on_from_the_methods_head():
@@ -201,7 +207,7 @@ def test_finetune_goes_on_from_the_methods_head():
     x, y = blobs()
     settings = (("epochs", 1), ("lr", 0.1), ("optimizer", "sgd"), ("weight_decay", 0.0))
     learner = Learner(Features(x, y, "e"), (weight, bias), 0)
-    [(_, [head])] = FineTune(settings).heads([learner], NAMES[:4])
+    [(_, head)] = stops(FineTune(settings), learner)
     logits = x @ weight.T + bias
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     slope = (chances - np.eye(4)[y]) / len(x)
@@ -214,8 +220,8 @@ def test_finetune_and_linear_take_the_same_number_of_steps():
     x, y = blobs()
     start = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
     learner = Learner(Features(x, y, "e"), start, 0)
-    for personalizer in (FineTune(), FitHead("linear")):
-        [(epochs, _)] = personalizer.heads([learner], NAMES[:4])
+    for personalizer in (FineTune(), FitHead(HEADS["linear"])):
+        [(epochs, _)] = stops(personalizer, learner)
         assert epochs == 100  # one batch an epoch, at least a hundred steps
 
 
@@ -223,7 +229,8 @@ def test_finetune_and_linear_take_the_same_number_of_steps():
 def test_the_last_of_the_heads_is_the_fitted_one(kind):
     x, y = blobs()
     learner = Learner(Features(x, y, "e"), None, 0)
-    digests = [head.digest() for _, [head] in FitHead(kind).heads([learner], NAMES, every=1)]
+    found = stops(FitHead(HEADS[kind]), learner, NAMES, every=1)
+    digests = [head.digest() for _, head in found]
     head = HEADS[kind]()
     assert digests[-1] == head.fit(x, y).saved(NAMES, "e", False).digest()
     assert len(set(digests)) == len(digests) == (100 if kind in ("linear", "mlp") else 1)
@@ -233,7 +240,7 @@ def test_the_last_of_the_heads_is_the_fitted_one(kind):
 def test_unit_input_ignores_the_length_of_features(seed):
     x, y = blobs()
     learner = Learner(Features(x, y, "e"), None, 0)
-    [(_, [head])] = FitHead("logistic", unit_input=True).heads([learner], NAMES)
+    [(_, head)] = stops(FitHead(HEADS["logistic"], unit_input=True), learner, NAMES)
     lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
     assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
     assert isinstance(head, SavedHead)
@@ -243,11 +250,11 @@ def test_a_plain_head_is_one_tuned_from_zero():
     x, y = blobs()
     zero = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
     learner = Learner(Features(x, y, "digest"), zero, seed=3)
-    plain = FitHead("linear", (("plain", True), ("epochs", 5)))
-    [(_, [new])] = plain.heads([learner], NAMES[:4])
-    [(_, [tuned])] = FineTune((("epochs", 5),)).heads([learner], NAMES[:4])
+    plain = FitHead(HEADS["linear"], (("plain", True), ("epochs", 5)))
+    [(_, new)] = stops(plain, learner)
+    [(_, tuned)] = stops(FineTune((("epochs", 5),)), learner)
     assert (new.scores(x) == tuned.scores(x)).all()
-    [(_, [scaled])] = FitHead("linear", (("epochs", 5),)).heads([learner], NAMES[:4])
+    [(_, scaled)] = stops(FitHead(HEADS["linear"], (("epochs", 5),)), learner)
     assert not np.allclose(new.scores(x), scaled.scores(x))
 
 

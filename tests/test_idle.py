@@ -12,6 +12,7 @@ from repper.config import OPTIONS, Config
         ({"method": "fedavg", "temperature": 0.5}, "--temperature", "repper"),
         ({"method": "fedavg", "projection": "mlp"}, "--projection", "repper"),
         ({"mu": 0.5}, "--mu", "fedprox"),
+        ({"server": "window", "server_lr": 0.5}, "--server-lr", "fedavgm, fedadam and fedyogi"),
         ({"partition": "iid", "alpha": 0.1}, "--alpha", "--partition dirichlet"),
         ({"classes_per_client": 3}, "--classes-per-client", "--partition shards"),
         ({"head_choose_c": True}, "--head-choose-c", "svm and logistic heads"),

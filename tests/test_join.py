@@ -13,7 +13,8 @@ from conftest import last_json, make_dataset
 from repper.edge import read_head
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.params import digest, is_encoder, read_params, select
+from repper.names import is_encoder
+from repper.params import digest, read_params, select
 from repper.private import PrivateStore
 from repper.runs.newcomers import join_config
 
@@ -146,7 +147,7 @@ def test_heads_have_the_settings_of_the_run_unless_told_otherwise(digits, tmp_pa
         digits, out=tmp_path / "run", head_lr=0.5, head_input="z", **QUICK | {"rounds": 0}
     )
     joined = api.join(run, head_input="r", head_epochs=2, out=tmp_path / "j")
-    assert (joined.config.head_lr, joined.config.head_input) == (0.5, "r")
+    assert (joined.config.setting("head_lr"), joined.config.head_input) == (0.5, "r")
 
 
 def test_newcomers_do_not_inherit_the_leave_to_download(runs, tmp_path):

@@ -10,7 +10,8 @@ from conftest import make_dataset
 from repper.datasets import Dataset
 from repper.edge import read_head
 from repper.errors import RepperError
-from repper.params import digest, is_encoder, read_params
+from repper.names import is_encoder
+from repper.params import digest, read_params
 from repper.partition import split
 from repper.private import PrivateStore
 from repper.runs.execute import encoder_for_newcomers
@@ -209,8 +210,12 @@ def test_who_trained_after_the_chosen_round_is_not_in_the_mean(tmp_path):
         assert said == origin
 
 
-def test_without_a_common_encoder_newcomers_get_the_mean_of_the_trained_ones(digits, tmp_path):
-    run = api.run(digits, out=tmp_path / "run", method="lg-fedavg", **QUICK | {"knn": 50})
+@pytest.mark.parametrize("more", [{}, {"validation": 0.3, "evaluate_every": 4}])
+def test_without_a_common_encoder_newcomers_get_the_mean_of_the_trained_ones(
+    digits, tmp_path, more
+):
+    """Weighted by all training images that a client holds, those for validation among them."""
+    run = api.run(digits, out=tmp_path / "run", method="lg-fedavg", **QUICK | {"knn": 50} | more)
     params, notes = read_params(tmp_path / "run" / "encoder.safetensors")
     assert notes["origin"] == "averaged after training"
     store = PrivateStore(tmp_path / "run" / "private")

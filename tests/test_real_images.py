@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import repper as api
-from conftest import initial_shared
 from repper.config import Config
 from repper.datasets import Dataset, Split
-from repper.encoders.encoder import EncoderSpec
-from repper.engines.client import Task
 from repper.engines.serial import SerialEngine
 from repper.partition import split
+from repper.runs.plan import plan
 
 
 def part(data: Dataset, train: int, test: int) -> Dataset:
@@ -58,13 +56,13 @@ def test_the_contrastive_loss_of_large_encoders_falls(cifar10, encoder, width, r
         encoder=encoder, clients=1, width=width, epochs=2, batch=64, augment="weak", knn=0,
         personalize="linear", device="cpu",
     )  # fmt: skip
-    spec = EncoderSpec(encoder, 3, 32, width)
-    task = Task(config, spec, split(data, "iid", clients=1), data.classes, True)
-    shared = initial_shared(config, spec, 10)
+    planned = plan(config, data, split(data, "iid", clients=1))
+    assert planned.work.flip
+    shared = planned.enter(0).received
     losses = []
-    with SerialEngine(task, data, 0) as engine:
+    with SerialEngine(planned.work, data, 0) as engine:
         for number in range(1, rounds + 1):
             [update] = engine.fit(shared, [0], number)
-            shared = update.shared
+            shared = update.sent
             losses.append(update.loss)
     assert losses[-1] < losses[0] - 0.1

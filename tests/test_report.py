@@ -274,7 +274,7 @@ def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
     [subject], _ = subjects_of(joined.folder)
     assert subject.command == (
         f"repper join --run {run.folder} --clients 3 --alpha 2.0 --personalize linear "
-        "--epochs 4 --head-curve 1 --seed 1 --device cpu"
+        "--head-curve 1 --seed 1 --device cpu --epochs 4"
     )
     # What `join` would choose by itself is named too where it was chosen otherwise.
     same = join_config(run, {"seed": run.config.seed, "head_curve": 0}, same_clients=False)

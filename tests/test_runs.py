@@ -21,6 +21,7 @@ import repper as api
 from conftest import QUICK, last_json, make_dataset
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
+from repper.federate import Served
 from repper.params import save_params
 from repper.runs import run_folder
 from repper.runs.rounds import Checkpoint, read_checkpoint, read_chosen, write_round
@@ -290,17 +291,17 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
     run_folder.prepare(tmp_path, overwrite=False)
     each = [{"w": torch.full((2,), float(number))} for number in range(4)]
     for number, chosen in ((1, 1), (2, 1)):
-        checkpoint = Checkpoint(number, each[number], chosen, 61.5)
-        write_round(tmp_path, {"round": number}, checkpoint)
+        checkpoint = Checkpoint(number, Served(each[number]), chosen, 61.5)
+        write_round(tmp_path, {"round": number}, checkpoint, each[number])
     save_params(tmp_path / "checkpoint" / "chosen-3.safetensors", each[3], {})
-    found = read_checkpoint(tmp_path, each[0])
+    found = read_checkpoint(tmp_path, lambda number: each[0])
     assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
     assert read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
     with pytest.raises(
         RepperError, match="chosen-2.safetensors, .*, is gone; restore it, or begin"
     ):
         read_chosen(tmp_path, 2)
-    write_round(tmp_path, {"round": 3}, Checkpoint(3, each[3], 3, 70.0))
+    write_round(tmp_path, {"round": 3}, Checkpoint(3, Served(each[3]), 3, 70.0), each[3])
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == {
         "last.safetensors", "chosen-3.safetensors",
     }  # fmt: skip
@@ -491,7 +492,7 @@ def test_a_head_that_diverges_is_named_and_can_be_had_otherwise(tmp_path, digits
     # The rounds are not lost: heads may have other settings until there are heads.
     assert "--resume to keep the encoder" in str(refused.value)
     tame = api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS, head_lr=0.05)
-    assert tame.config.head_lr == 0.05
+    assert tame.config.setting("head_lr") == 0.05
     assert tame.result["encoder_digest"] == finished.result["encoder_digest"]
     with pytest.raises(RepperError, match="holds another run: its head-lr is 0.05, not 0.01"):
         api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from repper.engines.client import MOST_AT_ONCE, MOST_IMAGES, groups
 from repper.engines.engine import one_thread
-from repper.heads.descent import LinearHead, _layer
+from repper.heads.descent import LinearHead, MLPHead, _layer
 from repper.heads.together import Problem, Stack, shape_of
 from repper.partition import Partition
-from repper.personalize import Features, FineTune, FitHead, Learner
+from repper.personalize import Features, FineTune, FitHead, Learner, personalize
 
 NAMES = tuple("abcdefghijkl")
 
@@ -29,6 +29,13 @@ def learners(seed, sizes, features, classes, whole_layer=False):
         head = tuple(a.astype(np.float32) for a in start) if whole_layer else None
         found.append(Learner(Features(x.astype(np.float32), y, "e"), head, seed))
     return found
+
+
+def digests(personalizer, clients):
+    """Those of the clients' heads, which are fitted in one call."""
+    found = personalize([(personalizer, one) for one in clients], NAMES)
+    heads = {place: head.digest() for place, _, head in found}
+    return [heads[place] for place in range(len(clients))]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -55,6 +62,7 @@ def test_the_loop_over_batches_takes_the_steps_of_a_stack(optimizer):
     finetune=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
+@pytest.mark.filterwarnings("ignore:The number of unique classes")  # scikit-learn's, of few images
 def test_a_head_does_not_depend_on_who_is_fitted_beside_it(
     seed, base, count, features, classes, optimizer, finetune
 ):
@@ -62,16 +70,16 @@ def test_a_head_does_not_depend_on_who_is_fitted_beside_it(
     sizes = 16 * base + random.integers(1, 17, count)
     sizes = np.maximum(sizes, classes)
     given = (("epochs", 5), ("optimizer", optimizer))
-    personalizer = FineTune(given) if finetune else FitHead("linear", given)
+    personalizer = FineTune(given) if finetune else FitHead(LinearHead, given)
     clients = learners(seed, sizes, features, classes, whole_layer=finetune)
-    alike = [one for one in clients if personalizer.alike(one) == personalizer.alike(clients[0])]
+    [shape] = {personalizer.begin(one).alike(one.train.r, one.train.labels) for one in clients}
+    assert shape is not None  # so that all are fitted at once
     with one_thread():
-        [(_, together)] = personalizer.heads(alike, NAMES)
-        [(_, backwards)] = personalizer.heads(alike[::-1], NAMES)
-        alone = [next(personalizer.heads([one], NAMES))[1][0] for one in alike]
-    digests = [head.digest() for head in together]
-    assert digests == [head.digest() for head in alone]
-    assert digests == [head.digest() for head in backwards[::-1]]
+        together = digests(personalizer, clients)
+        backwards = digests(personalizer, clients[::-1])
+        alone = [digests(personalizer, [one])[0] for one in clients]
+    assert together == alone
+    assert together == backwards[::-1]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -108,23 +116,30 @@ def test_the_written_gradient_is_autograds(optimizer):
 
 
 def test_only_epochs_of_one_step_are_taken_together():
+    def alike(head, classes, features, images):
+        labels = np.arange(images) % classes
+        return head.alike(np.zeros((images, features), np.float32), labels)
+
     head = LinearHead(batch=64)
-    assert head.alike(10, 256, 64) == head.alike(9, 270, 49) == shape_of(16, 260, 50)
-    assert head.alike(10, 256, 65) == (16, 272, 80)  # a last image joins the batch before it
-    assert head.alike(10, 256, 66) is None
-    [one_class, mlp] = learners(0, [20, 20], 8, 1)
-    assert FitHead("linear").alike(one_class) is None
-    assert FitHead("mlp").alike(mlp) is None
+    assert alike(head, 10, 256, 64) == alike(head, 9, 270, 49) == shape_of(16, 260, 50)
+    assert alike(head, 10, 256, 65) == (16, 272, 80)  # a last image joins the batch before it
+    assert alike(head, 10, 256, 66) is None
+    assert alike(LinearHead(), 1, 8, 20) is None
+    assert alike(MLPHead(), 3, 8, 20) is None
 
 
 def test_stops_are_the_same_together_and_alone():
     clients = learners(3, [20, 21, 22], 16, 3)
-    personalizer = FitHead("linear", (("epochs", 10),))
-    together = list(personalizer.heads(clients, NAMES, every=4))
-    assert [epoch for epoch, _ in together] == [4, 8, 10]
+    personalizer = FitHead(LinearHead, (("epochs", 10),))
+    together = [
+        (place, epoch, head.digest())
+        for place, epoch, head in personalize([(personalizer, c) for c in clients], NAMES, every=4)
+    ]
     for place, client in enumerate(clients):
-        alone = personalizer.heads([client], NAMES, every=4)
-        assert [h.digest() for _, [h] in alone] == [hs[place].digest() for _, hs in together]
+        alone = personalize([(personalizer, client)], NAMES, every=4)
+        found = [(epoch, digest) for at, epoch, digest in together if at == place]
+        assert [epoch for epoch, _ in found] == [4, 8, 10]
+        assert [(epoch, head.digest()) for _, epoch, head in alone] == found
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=200), st.integers(1, 8))

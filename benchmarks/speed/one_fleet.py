@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import repper
 from repper.engines.pool import PoolEngine
 from repper.federate import federate
-from repper.params import clone, params_of, select
 from repper.runs.plan import plan
 from speed.measure import random_data
 
@@ -33,13 +32,10 @@ def main() -> None:
     partition = repper.Partition(tuple(rows), (empty,) * clients)
     config = repper.Config(rounds=ROUNDS, epochs=5, knn=0, participation=COHORT / clients)
     planned = plan(config, data, partition)
-    shared = clone(select(params_of(planned.network), planned.method.shared))
+    [stage] = planned.work.stages
     moments = []
-    with PoolEngine(planned.task, data, 0) as engine:
-        for _ in federate(
-            engine, shared, clients=range(clients), participation=COHORT / clients,
-            rounds=ROUNDS, seed=0,
-        ):  # fmt: skip
+    with PoolEngine(planned.work, data, 0) as engine:
+        for _ in federate(engine, planned.enter(0), stage, seed=0):
             moments.append(time.perf_counter())
     seconds = statistics.median(np.diff(moments))
     print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)

@@ -21,7 +21,7 @@ from repper.engines.client import MOST_AT_ONCE
 from repper.engines.engine import one_thread
 from repper.heads import HEADS
 from repper.heads.descent import LinearHead
-from repper.personalize import Features, FitHead, Learner
+from repper.personalize import Features, FitHead, Learner, personalize
 from speed.measure import Measure, interleaved, medians, random_images
 
 EPOCHS = 50
@@ -73,15 +73,15 @@ def many_heads(repeats: int) -> list[Measure]:
 
     def ours() -> float:
         began = time.perf_counter()
-        personalizer, alike = FitHead("linear"), defaultdict(list)
+        personalizer, alike = FitHead(LinearHead), defaultdict(list)
         for place, one in enumerate(learners):
-            alike[personalizer.alike(one)].append(place)
+            alike[LinearHead().alike(one.train.r, one.train.labels)].append(place)
         found: dict[int, SavedHead] = {}
         for places in alike.values():
             for start in range(0, len(places), MOST_AT_ONCE):
                 part = places[start : start + MOST_AT_ONCE]
-                [(_, fitted)] = personalizer.heads([learners[i] for i in part], NAMES)
-                found.update(zip(part, fitted, strict=True))
+                fitted = personalize([(personalizer, learners[i]) for i in part], NAMES)
+                found.update((part[at], head) for at, _, head in fitted)
         took = time.perf_counter() - began
         heads["ours"] = [found[i].predict for i in range(len(learners))]
         return took

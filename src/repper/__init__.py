@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repper.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import Dataset, Split, load
 from repper.errors import RepperError, needs, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
+    from repper.methods import Method
     from repper.runs.comparison import Comparison
     from repper.runs.execute import Event
     from repper.runs.run import Run
@@ -57,7 +58,8 @@ def run(
     """Run both stages and return the run.
 
     `partition` is one of `split`'s, or a name or a manifest as for `repper run`; `settings` are
-    those of `repper run`, with `_` for `-`; `watch` is called with every event.
+    those of `repper run`, with `_` for `-`; `watch` is called with every event. `method`, `server`,
+    `personalize` and `encoder` may also be values: `FedProx(mu=0.1)`, or a class of your own.
     """
     with needs("train", "training"):
         from repper.runs.execute import Finished, execute
@@ -69,7 +71,7 @@ def run(
 
 
 def compare(
-    methods: Sequence[str] | str,
+    methods: str | Sequence[str | Method | tuple[str | Method, str]],
     data: Dataset | str = "digits",
     *,
     seeds: int = 1,
@@ -82,6 +84,7 @@ def compare(
 ) -> Comparison:
     """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table.
 
+    A row may also be a method, `FedProx(mu=0.1)`, or a method and what its clients do last.
     Trainings of equal settings that are finished somewhere in the folder `reuse` are taken.
     """
     with needs("train", "training"):
@@ -90,12 +93,11 @@ def compare(
     for setting in ("method", "personalize"):
         if setting in settings:
             raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
-    text = methods if isinstance(methods, str) else ",".join(methods)
     own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
     config, images = _config(data, settings)
     folder = Path(reuse) if reuse is not None else None
     events = compare_rows(
-        config, rows_of(text, own), seeds, images,
+        config, rows_of(methods, own), seeds, images,
         resume=resume, overwrite=overwrite, reuse=folder,
     )  # fmt: skip
     return _last(events, watch, Compared).comparison
@@ -166,9 +168,6 @@ def _last(
 
 def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
     """The settings as a value, and the images if they were given as such."""
-    for setting in settings:
-        if setting not in OPTIONS and setting != "overrides":
-            raise unknown("setting", setting, OPTIONS)
     if settings.get("out") is not None:
         settings["out"] = str(settings["out"])
     name, images = (data, None) if isinstance(data, str) else (data.name, data)

@@ -1,6 +1,8 @@
 """Settings: one frozen value, from flags, a TOML file or Python, checked in one place.
 
-This file needs no PyTorch, so that `repper run --help` is quick.
+The settings of every run are the fields of `Config`. Methods, heads and server rules own theirs: a
+`Config` takes them by the same flat names (`mu=0.1`) and hands them on. This file needs no PyTorch,
+so that `repper run --help` is quick, and nothing below the plan of a run imports it.
 """
 
 from __future__ import annotations
@@ -9,21 +11,21 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from repper.client_list import clients_in, normal
 from repper.datasets import DATASETS, Dataset, load
 from repper.encoders import ENCODERS, NORMS
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
-from repper.heads import HEADS
-from repper.methods import METHODS
-from repper.methods.schedule import Schedule, cohort_size
-from repper.options import option, options_of
+from repper.heads import HEAD_SETTINGS, HEADS
+from repper.methods import METHODS, Method
+from repper.methods.stage import Stage, Training, cohort_size
+from repper.options import Option, options_of, setting
 from repper.partition import Partition, by_folders, read_partition, split
 from repper.personalize import (
     FINETUNE,
@@ -32,37 +34,52 @@ from repper.personalize import (
     FitHead,
     Keep,
     Personalizer,
+    Personalizers,
     personalizer_names,
 )
-
-if TYPE_CHECKING:
-    from repper.methods.method import Method
-
-
-STAGE2 = "stage 2: the heads"
+from repper.registry import absolute_reference, is_reference, short_reference, source_digest
+from repper.rules import RULES, Rule
+from repper.things import (
+    KINDS_OF_THINGS,
+    MAY_BE_OWN,
+    STAGE1,
+    STAGE2,
+    flat_options,
+    owned_options,
+    reference_of,
+    taken,
+)
 
 
 def _data(default: Any, help: str, **limits: Any) -> Any:
-    return option(default, help, "data", **limits)
+    return setting(default, help, group="data", **limits)
 
 
 def _stage1(default: Any, help: str, **limits: Any) -> Any:
-    return option(default, help, "stage 1: the encoder", **limits)
+    return setting(default, help, group=STAGE1, **limits)
 
 
 def _stage2(default: Any, help: str, **limits: Any) -> Any:
-    return option(default, help, STAGE2, **limits)
+    return setting(default, help, group=STAGE2, **limits)
 
 
 def _how(default: Any, help: str, **limits: Any) -> Any:
-    return option(default, help, "how to run", **limits)
+    return setting(default, help, group="how to run", **limits)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Config:
-    """Every setting of a run. A setting's flag and TOML key is its name with `-` for `_`."""
+    """Every setting of a run. A setting's flag and TOML key is its name with `-` for `_`.
 
-    data: str = _data("digits", f"data set: {', '.join(DATASETS)}, or a folder of images")
+    Settings that a method, a head or a server rule owns are given like the others, and are in
+    `own`. `method`, `server`, `personalize` and `encoder` are names, references to things of the
+    user's own such as `my_file.py:MyMethod`, or values: `FedProx(mu=0.1)`.
+    """
+
+    data: str = _data(
+        "digits",
+        f"data set: {', '.join(DATASETS)}, a folder of images, or file.py:function of your own",
+    )
     data_dir: str | None = _data(
         None, "folder of data sets (default: REPPER_DATA, else ~/.cache/repper)"
     )
@@ -91,21 +108,30 @@ class Config:
     min_train: int = _data(10, "least training images a client may have", least=2)
     min_test: int = _data(1, "least test images a client may have", least=0)
 
-    method: str = _stage1("repper", "federated method", choices=lambda: METHODS)
-    encoder: str = _stage1("small", "encoder", choices=lambda: ENCODERS)
+    method: str = _stage1(
+        "repper",
+        "federated method",
+        choices=lambda: METHODS,
+        takes_own=True,
+    )
+    server: str = _stage1(
+        "mean",
+        "what the server makes of a round's updates",
+        choices=lambda: RULES,
+        takes_own=True,
+    )
+    encoder: str = _stage1(
+        "small",
+        "encoder",
+        choices=lambda: ENCODERS,
+        takes_own=True,
+    )
     width: float = _stage1(1.0, "factor on the encoder's channels", above=0, most=16)
     norm: str = _stage1("batch", "normalization in the encoder", choices=NORMS)
-    projection: str = _stage1(
-        "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
-    )
-    loss: str = _stage1("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
-    temperature: float = _stage1(0.1, "temperature of RepPer's loss", least=1e-6)
-    mu: float = _stage1(0.01, "weight of FedProx's pull; with 0 it is FedAvg", least=0, most=1e6)
-    ditto_lambda: float = _stage1(
-        0.1, "weight of Ditto's pull on the personal models", least=0, most=1e6
-    )
-    fedrep_head_epochs: int | None = _stage1(
-        None, "how many of FedRep's --epochs go to the head (default: half)", least=1
+    bn: str = _stage1(
+        "average",
+        "normalization layers: averaged with the encoder, or local, each client's own",
+        choices=("average", "local"),
     )
     augment: str = _stage1(
         "strong", "strength of the random views", choices=("none", "weak", "strong")
@@ -151,31 +177,10 @@ class Config:
         None,
         "what a client does last (default: the method's own choice)",
         choices=personalizer_names,
+        takes_own=True,
     )
-    head_epochs: int | None = _stage2(
-        None,
-        "epochs of a trained head: linear, mlp, finetune (default: at least 10, and 100 steps)",
-        least=1,
-    )
-    head_lr: float = _stage2(0.01, "learning rate of a trained head", above=0, most=1e6)
-    head_batch: int = _stage2(256, "images in a batch of a trained head", least=1)
-    head_optimizer: str = _stage2("adam", "optimizer of a trained head", choices=("adam", "sgd"))
-    head_weight_decay: float = _stage2(1e-4, "L2 weight decay of a trained head", least=0, most=1e6)
-    head_hidden: int = _stage2(128, "hidden units of an mlp head", least=1, most=65536)
-    head_c: float = _stage2(
-        1.0, "inverse regularization of an svm or logistic head", least=1e-6, most=1e6
-    )
-    head_choose_c: bool = _stage2(
-        False,
-        "svm and logistic heads choose --head-c, or a tenth, hundredth or thousandth of it, on "
-        "parts of the client's own training images that are held out in turn",
-    )
-    svm_kernel: str = _stage2("linear", "kernel of an svm head", choices=("linear", "rbf"))
     head_input: str = _stage2(
         "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
-    )
-    head_plain: bool = _stage2(
-        False, "new heads take features as they are, neither centred nor scaled"
     )
     head_curve: int = _stage2(
         0, "test trained heads after every N-th epoch, for curves.parquet; 0: never", least=0
@@ -208,12 +213,47 @@ class Config:
     overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Settings of single clients, from `[clients.N]` tables of a TOML file: `personalize`."""
 
-    def __post_init__(self) -> None:
-        for name, setting in OPTIONS.items():
-            object.__setattr__(self, name, setting.check(getattr(self, name)))
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that methods, heads and server rules own, as far as they were given."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the source of what is the user's own, by setting; a plan fills them in."""
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Things of the user's own that were given as values, by setting."""
+
+    def __init__(self, **given: Any) -> None:
+        own, values = dict(given.pop("own", {})), dict(given.pop("values", {}))
+        for name, registry in KINDS_OF_THINGS.items():
+            if given.get(name) is not None and not isinstance(given[name], str):
+                given[name], own_of_it, value = taken(name, given[name], registry)
+                values |= {name: value} if value is not None else {}
+                for flat, of_value in own_of_it.items():
+                    if given.setdefault(flat, of_value) != of_value:
+                        raise RepperError(f"{flat} is given twice: in {name}, and for itself")
+        for f in dataclasses.fields(self):
+            if f.name not in ("own", "values"):
+                made = f.default_factory() if callable(f.default_factory) else f.default
+                object.__setattr__(self, f.name, given.pop(f.name, made))
+        self._check_names(given)
+        own |= given
+        current = {n: v for n, v in values.items() if getattr(self, n) == reference_of(n, v)}
+        object.__setattr__(self, "values", current)
+        object.__setattr__(self, "own", {n: v for n, v in own.items() if v is not None})
+        self._check()
+
+    def _check(self) -> None:
+        for name, option in GENERAL.items():
+            object.__setattr__(self, name, option.check(getattr(self, name)))
+        for name in KINDS_OF_THINGS:
+            if is_reference(reference := getattr(self, name)):
+                object.__setattr__(self, name, absolute_reference(reference))
+        checked = {
+            name: OPTIONS[name].check(value) if name in OPTIONS else value
+            for name, value in self.own.items()
+        }
+        object.__setattr__(self, "own", checked)
         for name in ("out", "init", "partition"):
             if (path := getattr(self, name)) is not None and path.startswith("~"):
-                # Unlike that of Path, it leaves names of nobody as they are.
+                # Unlike that of Path, it leaves `~unknown-user` unchanged.
                 object.__setattr__(self, name, os.path.expanduser(path))  # noqa: PTH111
         object.__setattr__(self, "stage1_clients", normal(self.stage1_clients))
         if self.validation and not self.evaluate_every:
@@ -231,10 +271,43 @@ class Config:
                 if value not in personalizer_names():
                     raise unknown(f"personalize in [clients.{client}]", value, personalizer_names())
 
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        """Refuse settings that nothing has; the user's own things are loaded by the plan."""
+        if not any(is_reference(getattr(self, name)) for name in KINDS_OF_THINGS):
+            for name in given:
+                if name not in OPTIONS:
+                    raise unknown("setting", name, OPTIONS)
+
+    def setting(self, name: str) -> Any:
+        """The value of any setting; None for one that was not given to its owner."""
+        return getattr(self, name) if name in GENERAL else self.own.get(name)
+
+    def known_to_own(self) -> dict[str, Option]:
+        """Load what is the user's own of this run; the settings it owns, by their flat names."""
+        found: dict[str, Option] = {}
+        for name in KINDS_OF_THINGS:
+            if is_reference(reference := getattr(self, name)) and name not in self.values:
+                found |= options_of_own(name, reference)
+        return found
+
+    def resolved(self) -> Config:
+        """The same settings with all defaults of what this run uses.
+
+        And with the digests of the source of what is the user's own.
+        """
+        found = {}
+        for name, registry in KINDS_OF_THINGS.items():
+            if is_reference(reference := getattr(self, name)):
+                value: Any = self.values.get(name) or registry[reference]
+                kind = value if isinstance(value, type) or name == "encoder" else type(value)
+                found[name] = source_digest(kind)
+        used = {name: value for name, value in self.in_use().items() if value is not None}
+        return replace(self, own={**self.own, **used}, sources=found)
+
     def check_clients(self) -> None:
         """Refuse settings that do not go with the number of clients, once it is known."""
-        self.stage1()
-        if self.validation and self.evaluate_every > (rounds := self.build_schedule().rounds) > 0:
+        rounds = sum(stage.rounds for stage in self.build_stages())
+        if self.validation and self.evaluate_every > rounds > 0:
             raise RepperError(
                 f"--evaluate-every {self.evaluate_every} evaluates none of {rounds} rounds of "
                 f"{self.method}, so --validation has nothing to choose from"
@@ -280,44 +353,106 @@ class Config:
         )
 
     def build_method(self) -> Method:
+        if "method" in self.values:
+            return cast(Method, self.values["method"])
         kind = METHODS[self.method]
-        return kind(**{f.name: getattr(self, f.name) for f in dataclasses.fields(kind)})
+        return kind(**self._own_of(kind, "method"))
 
-    def build_schedule(self) -> Schedule:
-        """How much the method trains, for the rounds and the participation asked for."""
-        clients = len(self.stage1())
-        share = Fraction(cohort_size(clients, self.participation), clients)
-        return self.build_method().schedule(Schedule(share, self.rounds))
+    def build_rule(self) -> Rule:
+        """What the server makes of a round's updates."""
+        if "server" in self.values:
+            return cast(Rule, self.values["server"])
+        kind = RULES[self.server]
+        return kind(**self._own_of(kind, "server"))
 
-    def personalize_as(self, client: int) -> str:
-        """The name of what this client does last."""
-        own = self.overrides.get(client, {}).get("personalize")
-        return own or self.personalize or METHODS[self.method].personalize
+    def build_stages(self) -> tuple[Stage, ...]:
+        """The federated stages of the run, for the rounds and the participation asked for."""
+        clients = self.stage1()
+        share = Fraction(cohort_size(len(clients), self.participation), len(clients))
+        names = [f.name for f in dataclasses.fields(Training)]
+        training = Training(**{name: getattr(self, name) for name in names})
+        method = self.build_method()
+        # All images in one place are those of one client, whose number comes after the others'.
+        who = (self.clients,) if method.pooled else clients
+        asked = Stage(method, self.rounds, share, training, who, travels=not method.pooled)
+        return method.stages(asked)
 
-    def build_personalizer(self, client: int) -> Personalizer:
-        kind = self.personalize_as(client)
+    def personalize_as(self, client: int | None = None) -> str:
+        """The name of what this client does last; without one, of what they do in general."""
+        own = self.overrides.get(client, {}).get("personalize") if client is not None else None
+        return own or self.personalize or self.build_method().personalize
+
+    def build_personalizers(self) -> Personalizers:
+        """What every client does last."""
+        clients = (None, *self.overrides)
+        common, *single = (self._personalizer(self.personalize_as(client)) for client in clients)
+        return Personalizers(common, dict(zip(self.overrides, single, strict=True)))
+
+    def _personalizer(self, kind: str) -> Personalizer:
         if kind == KEEP:
             return Keep()
-        settings = self._head_settings("linear" if kind == FINETUNE else kind)
         if kind == FINETUNE:
-            return FineTune(settings)
-        return FitHead(kind, settings, unit_input=self.head_input == "z")
+            return FineTune(tuple(self._own_of(HEADS["linear"], "personalize").items()))
+        unit = self.head_input == "z"
+        if kind == self.personalize and (value := self.values.get("personalize")) is not None:
+            if isinstance(value, Personalizer):
+                return value
+            settings = value.get_params()
+            settings.pop("random_state", None)
+            return FitHead(type(value), tuple(settings.items()), unit)
+        head = HEADS[kind]
+        return FitHead(head, tuple(self._own_of(head, "personalize").items()), unit)
 
-    def _head_settings(self, kind: str) -> tuple[tuple[str, Any], ...]:
-        """The arguments of a head's class, as the settings give them."""
-        taken = HEADS[kind]().get_params()
-        return tuple((to, getattr(self, name)) for name, to in OF_HEADS.items() if to in taken)
+    def _own_of(self, kind: type, name: str) -> dict[str, Any]:
+        """The settings that were given of those a class owns, by its own names for them."""
+        flat = flat_options(kind, name)
+        return {option.name: self.own[key] for key, option in flat.items() if key in self.own}
+
+    def in_use(self) -> dict[str, Any]:
+        """The settings that the method, the server's rule and the heads of this run own.
+
+        By their flat names, with their defaults where they were not given.
+        """
+        found: dict[str, Any] = {}
+        for name, value in (("method", self.build_method()), ("server", self.build_rule())):
+            flat = flat_options(type(value), name)
+            found |= {key: getattr(value, option.name) for key, option in flat.items()}
+        return found | self._heads_in_use()
+
+    def _heads_in_use(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for kind in {self.personalize_as(client) for client in (None, *self.overrides)}:
+            if kind == KEEP:
+                continue
+            if kind == self.personalize and "personalize" in self.values:
+                value = self.values["personalize"]
+                given = value.get_params() if hasattr(value, "get_params") else vars(value)
+                found |= {f"head_{key}": one for key, one in given.items() if key != "random_state"}
+                continue
+            of = "linear" if kind == FINETUNE else kind
+            settings = HEAD_SETTINGS[of] if of in HEAD_SETTINGS else HEADS[of]
+            flat = flat_options(settings, "personalize")
+            found |= {key: self.own.get(key, option.default) for key, option in flat.items()}
+        return found
 
     def to_toml(self) -> dict[str, Any]:
         """This value as the tables of a TOML file, from which `read_config` makes it again."""
         tables = {
-            setting.key: value
-            for name, setting in OPTIONS.items()
+            option.key: value
+            for name, option in GENERAL.items()
             if (value := getattr(self, name)) is not None
         }
+        of_method = flat_options(type(self.build_method()), "method") if self.own else {}
+        others = {n: value for n, value in self.own.items() if n not in of_method}
+        tables |= {_key(n): value for n, value in others.items() if n in OPTIONS}
+        if strange := {n: value for n, value in others.items() if n not in OPTIONS}:
+            tables["own"] = strange
+        if own := {_key(of_method[n].name): v for n, v in self.own.items() if n in of_method}:
+            tables["method"] = {"name": tables.pop("method"), **own}
+        if self.sources:
+            tables["sources"] = dict(self.sources)
         if self.overrides:
-            personal = {str(client): dict(s) for client, s in sorted(self.overrides.items())}
-            tables["clients"] = {"count": self.clients, **personal}
+            tables["clients"] = self._clients_table()
         return tables
 
     def identity(self) -> dict[str, Any]:
@@ -325,12 +460,37 @@ class Config:
 
         More rounds continue a run; where and on how many processes it runs changes no bit of it.
         """
-        free = {OPTIONS[name].key for name in ("rounds", *CHANGES_NOTHING)}
-        return {key: value for key, value in self.to_toml().items() if key not in free}
+        free = ("rounds", *CHANGES_NOTHING)
+        settings = {
+            option.key: self.shown(name)
+            for name, option in GENERAL.items()
+            if name not in free and getattr(self, name) is not None
+        }
+        used = self.in_use()
+        settings |= {_key(name): value for name, value in used.items() if value is not None}
+        settings |= {f"source of {name}": found for name, found in self.sources.items()}
+        return settings | ({"clients": self._clients_table()} if self.overrides else {})
+
+    def in_common(self, but: Collection[str]) -> dict[str, Any]:
+        """The settings that decide the results of runs which differ in some."""
+        free = (*CHANGES_NOTHING, *but)
+        general = {o.key: getattr(self, n) for n, o in GENERAL.items() if n not in free}
+        own = {_key(name): value for name, value in self.own.items()}
+        return {key: value for key, value in (general | own).items() if value is not None}
+
+    def shown(self, name: str) -> Any:
+        """A setting as people see it: of the user's own, without the folder of its file."""
+        value = self.setting(name)
+        return short_reference(value) if name in MAY_BE_OWN and is_reference(value) else value
+
+    def _clients_table(self) -> dict[str, Any]:
+        personal = {str(client): dict(s) for client, s in sorted(self.overrides.items())}
+        return {"count": self.clients, **personal}
 
     def training(self) -> dict[str, Any]:
         """The settings that decide what stage 1 trains, where no heads are tested on the way."""
-        heads = {setting.key for setting in OPTIONS.values() if setting.group == STAGE2}
+        heads = {option.key for option in OPTIONS.values() if option.group == STAGE2}
+        heads |= {*map(_key, self._heads_in_use()), "source of personalize"}
         settings = replace(self, overrides={}).identity()
         return {key: value for key, value in settings.items() if key not in heads}
 
@@ -338,33 +498,47 @@ class Config:
         """A folder name for this run: the same settings have the same name."""
         text = json.dumps(self.identity() | {"rounds": self.rounds}, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
-        data = self.data if self.data in DATASETS else Path(self.data).expanduser().resolve().name
-        return "-".join(filter(None, [data, self.method, self.personalize, short]))
+        data = self.shown("data")
+        if data not in DATASETS and not is_reference(data):
+            data = Path(data).expanduser().resolve().name
+        last = self.shown("personalize") if self.personalize else None
+        names = [data, self.shown("method"), last, short]
+        return "-".join(name.replace(":", "-") for name in names if name)
 
 
-OPTIONS = options_of(Config)
-OF_HEADS = {
-    "head_epochs": "epochs", "head_lr": "lr", "head_batch": "batch",
-    "head_optimizer": "optimizer", "head_weight_decay": "weight_decay", "head_hidden": "hidden",
-    "head_c": "c", "head_choose_c": "choose_c", "svm_kernel": "kernel", "head_plain": "plain",
-}  # fmt: skip
-"""Settings of heads, and what the classes of heads call them."""
+def options_of_own(name: str, reference: str) -> dict[str, Option]:
+    """The settings that a thing of the user's own has, by the names that flags have for them."""
+    kind: Any = KINDS_OF_THINGS[name][reference]
+    if not isinstance(kind, type):
+        return {}
+    flat = flat_options(kind, name)
+    if clash := sorted(set(flat) & set(GENERAL)):
+        raise RepperError(f"{reference} has a field {clash[0]}, which every run has: rename it")
+    return flat
+
+
+def check_known(common: Config, runs: Iterable[Config]) -> None:
+    """Refuse settings that none of the runs knows."""
+    known = set(OPTIONS).union(*(run.known_to_own() for run in runs))
+    for name in common.own:
+        if name not in known:
+            raise unknown("setting", name, known)
+
+
+def _key(name: str) -> str:
+    """The TOML key of a setting that something owns."""
+    return name.replace("_", "-")
+
+
+GENERAL = options_of(Config)
+"""Settings of every run, by name."""
+OPTIONS = GENERAL | dict(owned_options())
+"""Those, and the settings that our methods, server rules and heads own."""
 CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorboard")
 """Settings that no result depends on."""
 JOIN_SETTINGS = tuple(
     name
-    for name, setting in OPTIONS.items()
-    if not setting.group.startswith("stage 1")
-    and name not in ("evaluate_every", "validation", "knn")
+    for name, option in OPTIONS.items()
+    if option.group != STAGE1 and name not in ("evaluate_every", "validation", "knn")
 )
 """What clients can say who join a run; the rest is the run's."""
-_STAGES = [name for name, setting in OPTIONS.items() if setting.group.startswith("stage")]
-_NOT_OF_SITES = ("init", "init_clients", "stage1_clients", "head_curve", "compile")
-TRAVELS = (
-    *(name for name in _STAGES if name not in _NOT_OF_SITES),
-    "seed", "image_size", "test_share", "clients",
-)  # fmt: skip
-"""Settings that a federation decides for its sites. No path is among them: a server cannot point a
-site at other files than the site's own choice."""
-FEDERATE_SETTINGS = tuple(name for name in OPTIONS if name in (*TRAVELS, "init", "out"))
-"""Settings of a federation: those of its sites, and two of the server's own."""

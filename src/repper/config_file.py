@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from repper.client_list import as_text
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, nearest
 from repper.files import write_atomically
+from repper.heads import HEAD_SETTINGS
+from repper.methods import METHODS
+from repper.registry import Registry, is_reference
+from repper.rules import RULES
+from repper.things import KINDS_OF_THINGS, flat_options
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -24,21 +30,74 @@ def read_config(path: Path) -> dict[str, Any]:
         raise RepperError(f"{path} is not a TOML file: {error}") from error
     settings: dict[str, Any] = {}
     for key, value in tables.items():
-        name = key.replace("-", "_")
-        if name in settings:
-            raise RepperError(f"{path}: {OPTIONS[name].key} is given twice")
-        if name == "clients" and isinstance(value, dict):
-            settings |= _clients_table(path, dict(value))
-        elif name not in OPTIONS:
-            raise _unknown_key(path, key)
-        elif name == "stage1_clients" and not isinstance(value, str):
-            settings[name] = as_text(value) if isinstance(value, list) else str(value)
-        else:
-            try:
-                settings[name] = OPTIONS[name].check(value)
-            except RepperError as error:
-                raise RepperError(f"{path}: {error}") from error
+        for name, found in _settings_in(path, key, value).items():
+            if name in settings:
+                raise RepperError(f"{path}: {name.replace('_', '-')} is given twice")
+            settings[name] = found
+    things = [settings.get(name) for name in KINDS_OF_THINGS]
+    for name in settings:
+        # What a thing of the user's own owns is known when it is loaded.
+        if name not in (*OPTIONS, "overrides", "sources", "own") and not any(
+            map(is_reference, things)
+        ):
+            raise _unknown_key(path, name.replace("_", "-"))
     return settings
+
+
+def _settings_in(path: Path, key: str, value: Any) -> dict[str, Any]:
+    """The settings that a line or a table of the file gives, by their flat names."""
+    name = key.replace("-", "_")
+    if name == "clients" and isinstance(value, dict):
+        return _clients_table(path, dict(value))
+    if name in ("sources", "own") and isinstance(value, dict):
+        return {name: value}
+    if name in TABLES and isinstance(value, dict):
+        return _table(path, name, dict(value))
+    if name == "stage1_clients" and not isinstance(value, str):
+        return {name: as_text(value) if isinstance(value, list) else str(value)}
+    if name not in OPTIONS:
+        if isinstance(value, dict):
+            raise _unknown_key(path, key)
+        return {name: value}
+    try:
+        return {name: OPTIONS[name].check(value)}
+    except RepperError as error:
+        raise RepperError(f"{path}: {error}") from error
+
+
+TABLES: dict[str, Registry[Any]] = {
+    "method": METHODS,
+    "server": RULES,
+    "personalize": HEAD_SETTINGS,
+}
+"""Settings that name a thing, and can be tables with that thing's own settings."""
+
+
+def _table(path: Path, kind: str, table: dict[str, Any]) -> dict[str, Any]:
+    """`[method]`, say, with a name and the settings that the method owns."""
+    named = table.pop("name", None)
+    if not isinstance(named, str):
+        one = next(iter(TABLES[kind]))
+        raise RepperError(f'{path}: [{kind}] needs a name, such as name = "{one}"')
+    settings = _settings_in(path, kind, named)
+    owned: dict[str, str] = {}
+    if named in TABLES[kind]:
+        flat = flat_options(TABLES[kind][named], kind)
+        owned = {option.name: key for key, option in flat.items()}
+        owned |= {key: key for key in flat}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if named in TABLES[kind]:
+            if name not in owned:
+                known = _listed(owned)
+                raise RepperError(f"{path}: {named} has no setting {key!r} (it has: {known})")
+            name = owned[name]
+        settings |= _settings_in(path, name, value)
+    return settings
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(name.replace("_", "-") for name in names) or "none"
 
 
 def _clients_table(path: Path, table: dict[str, Any]) -> dict[str, Any]:

@@ -1,53 +1,117 @@
-"""The round loop: stage 1 as a generator, so that the caller logs, saves or stops."""
+"""The round loop as a generator, so that the caller logs, saves or stops."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
 from repper.engines.engine import Absent, Engine, Update
+from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.methods.schedule import cohort_size
-from repper.params import Params, WeightedMean, check_update
-from repper.seeds import Purpose, stream
+from repper.methods.method import Method
+from repper.methods.network import Holds, Network, first_received, holdings, to_send
+from repper.methods.stage import Stage, cohort_size
+from repper.names import is_weight, named_parts, part_of
+from repper.params import Params, WeightedMean, check_update, clone, select
+from repper.rules import Mean, Rule, Sent
+from repper.seeds import Purpose, stream, torch_seed
+from repper.transforms import Transform
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server has: the parameters that clients share, and what else it needs to go on.
+
+    `shared` are weights, and what travels beside them; `state` is that of the server's rule;
+    `given` are parameters of earlier stages, which clients get and do not send back.
+    """
+
+    shared: Params
+    state: Params = field(default_factory=dict)
+    given: Params = field(default_factory=dict)
+
+    @property
+    def received(self) -> Params:
+        """What a client gets."""
+        return self.given | self.shared
+
+    def used(self, rule: Rule) -> Params:
+        """What is tested, and what clients fit their heads on."""
+        weights = select(self.shared, is_weight)
+        return self.received | rule.use(self.state, weights)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round leaves: the new shared parameters, who took part, and their mean loss.
+    """What a round leaves: the server's new parameters, who took part, and their mean loss.
 
     `absent` are those of the cohort that it had to do without, and why.
     """
 
     number: int
-    shared: Params
+    served: Served
     cohort: tuple[int, ...]
     examples: int
     loss: float
     absent: tuple[Absent, ...] = ()
 
+    @property
+    def shared(self) -> Params:
+        return self.served.shared
+
+
+def begin(network: Network, method: Method, holds: Holds, rule: Rule) -> Served:
+    """What the server of a stage begins with, on the values that a network has now."""
+    received = clone(first_received(method, network, holds))
+    shared = to_send(received, holds)
+    given = select(received, lambda name: name not in shared)
+    return Served(shared, rule.init(select(shared, is_weight)), given)
+
+
+def begin_anew(work: Work, rule: Rule, seed: int) -> Served:
+    """What the server begins with in a work's first stage, with initial values from a seed."""
+    networks = work.networks(torch_seed(seed, Purpose.INIT))
+    holds = holdings(work.stages, networks, work.local_norm)
+    return begin(networks[0], work.stages[0].method, holds[0], rule)
+
 
 def federate(
     engine: Engine,
-    shared: Params,
+    served: Served,
+    stage: Stage,
     *,
-    clients: Sequence[int],
-    participation: float | Fraction,
-    rounds: int,
     seed: int,
+    rule: Rule | None = None,
+    settling: Sequence[Transform] = (),
+    index: int = 0,
+    before: int = 0,
     start: int = 1,
 ) -> Iterator[Round]:
-    """Run rounds `start` to `rounds` (Algorithm 1, stage 1, Server executes)."""
-    for number in range(start, rounds + 1):
-        cohort = choose_cohort(clients, participation, stream(seed, Purpose.COHORT, number))
+    """Run a stage's rounds from `start` on (Algorithm 1, stage 1, Server executes).
+
+    The stage is number `index` of the run, and `before` is the number of rounds of those before
+    it, through which rounds are counted. `settling` changes what the rule has made of a round.
+    """
+    rule = rule or Mean()
+    share = cohort_size(len(stage.clients), stage.participation) / len(stage.clients)
+    for number in range(before + start, before + stage.rounds + 1):
+        random = stream(seed, Purpose.COHORT, number)
+        cohort = choose_cohort(stage.clients, stage.participation, random)
         absent: list[Absent] = []
-        updates = in_cohort_order(engine.fit(shared, cohort, number), cohort, absent)
-        shared, examples, loss = aggregate(updates, shared, number)
-        yield Round(number, shared, cohort, examples, loss, tuple(absent))
+        answers = engine.fit(served.received, cohort, number, index)
+        updates = in_cohort_order(answers, cohort, absent)
+        settled, examples, loss = settle(updates, served, rule, stage.method, share, number)
+        for transform in settling:
+            noise = torch_seed(seed, Purpose.SETTLE, number)
+            settled = Served(
+                transform(settled.shared, served.shared, noise), settled.state, settled.given
+            )
+        served = settled
+        yield Round(number, served, cohort, examples, loss, tuple(absent))
 
 
 def choose_cohort(
@@ -80,19 +144,41 @@ def in_cohort_order(
             yield found
 
 
-def aggregate(updates: Iterable[Update], like: Params, number: int) -> tuple[Params, int, float]:
-    """The mean of the updates weighted by examples (section 4, Server Update), and of their losses.
+def settle(
+    updates: Iterable[Update], served: Served, rule: Rule, method: Method, share: float, number: int
+) -> tuple[Served, int, float]:
+    """What the rule makes of a round's updates (section 4, Server Update), and their mean loss.
 
-    Every update is checked.
+    Every update is checked. The rule has the weights; what travels beside them is averaged and
+    given to the method. Unless the rule needs them all, one update is in memory at a time.
     """
-    mean, loss = WeightedMean(like), 0.0
-    for update in updates:
-        check(update, like, number)
-        mean.add(update.shared, update.examples)
-        loss += update.examples * update.loss
-    if not mean.examples:
-        raise RepperError(f"no client gave an update in round {number}")
-    return mean.value(), mean.examples, loss / mean.examples
+    weights = select(served.shared, is_weight)
+    parts = {name: value for name, value in served.shared.items() if name not in weights}
+    beside, loss = WeightedMean(parts), 0.0
+
+    def checked() -> Iterator[Sent]:
+        nonlocal loss
+        for update in updates:
+            check(update, served.shared, number)
+            beside.add(update.sent, update.examples)
+            loss += update.examples * update.loss
+            sent = update.sent if not parts else select(update.sent, is_weight)
+            yield Sent(update.client, sent, update.examples)
+        if not beside.examples:
+            raise RepperError(f"no client gave an update in round {number}")
+
+    arriving = checked()
+    state, new = rule.apply(served.state, weights, arriving if rule.streams else tuple(arriving))
+    if next(arriving, None) is not None:
+        raise TypeError(f"{type(rule).__name__} has not looked at every update")
+    mean = beside.value()
+    names = dict.fromkeys(name.partition(":")[0] for name in parts)
+    absorbed = {
+        part: method.absorb(part, part_of(parts, part), part_of(mean, part), share)
+        for part in names
+    }
+    shared = new | named_parts(absorbed)
+    return Served(shared, state, served.given), beside.examples, loss / beside.examples
 
 
 def check(update: Update, like: Params, number: int) -> None:
@@ -108,4 +194,4 @@ def check(update: Update, like: Params, number: int) -> None:
         raise RepperError(
             f"the loss of {who} is {update.loss}: its training diverged, try a lower --lr"
         )
-    check_update(update.shared, like, who)
+    check_update(update.sent, like, who)

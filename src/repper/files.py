@@ -41,7 +41,9 @@ def check_same(
     folder: Path, what: str, before: Mapping[str, object], now: Mapping[str, object]
 ) -> None:
     """Refuse a folder that holds a run, or the like, of other settings."""
-    for key in sorted(before.keys() | now.keys()):
+    # Another method has other settings of its own: say the cause, not what follows from it.
+    causes = ("method", "server", "personalize")
+    for key in sorted(before.keys() | now.keys(), key=lambda key: (key not in causes, key)):
         if before.get(key) != now.get(key):
             raise RepperError(
                 f"{folder} holds another {what}: its {key} is {before.get(key)}, not "

@@ -1,13 +1,17 @@
-"""Losses as pure functions of tensors."""
+"""Losses as pure functions.
+
+PyTorch is imported where it is used: methods name these losses, and `--help` reads the methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from repper.methods.method import Seen
 
 SupConForm = Literal["paper", "usual"]
 
@@ -27,6 +31,8 @@ def supcon_per_anchor(
 
     An anchor without positives has no loss: it is 0 here and False in the mask.
     """
+    import torch
+
     count = z.shape[0]
     itself = torch.eye(count, dtype=torch.bool, device=z.device)
     positive = (labels[:, None] == labels[None, :]) & ~itself
@@ -54,17 +60,44 @@ def supcon(
     `r` is (n, d), not normalized. The paper sums over anchors (eq. 4); the mean makes the learning
     rate mean the same at every batch size. Without any positive it is 0, with zero gradient.
     """
+    from torch.nn import functional
+
     loss, has_positive = supcon_per_anchor(
         functional.normalize(r, dim=1), labels, temperature, form
     )
     return loss.sum() / has_positive.sum().clamp(min=1)
 
 
-def proximal(moving: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+def cross_entropy(seen: Seen) -> Tensor:
+    """The mean cross-entropy of the head's logits."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(seen.outputs["head"], seen.labels)
+
+
+def prior_corrected_cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """Cross-entropy of logits plus the log of a client's own class frequencies.
+
+    What the logits learn is then free of that client's class mix (Ren et al. 2020, "balanced
+    softmax"; Menon et al. 2021). A class of which the client has no image is left out of its sum.
+    """
+    from torch.nn import functional
+
+    return functional.cross_entropy(logits + (counts / counts.sum()).log(), labels)
+
+
+def proximal(moving: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> Tensor:
     """Half the squared distance of all parameters from their anchors (Li et al. 2020)."""
+    import torch
+
     return (
-        0.5
-        * torch.stack(
-            [(p - anchor).square().sum() for p, anchor in zip(moving, anchors, strict=True)]
-        ).sum()
+        0.5 * torch.stack([(p - anchors[name]).square().sum() for name, p in moving.items()]).sum()
     )
+
+
+def pulled(loss: Tensor, seen: Seen, weight: float) -> Tensor:
+    """A loss, and a pull of what is trained towards what the server sent of it."""
+    if not weight:
+        return loss
+    sent = {name: p for name, p in seen.moving.items() if name in seen.received}
+    return loss + weight * proximal(sent, seen.received)

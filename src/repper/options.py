@@ -1,4 +1,9 @@
-"""One setting: what it means, which values it takes, and what to say of others."""
+"""One setting: what it means, which values it takes, and what to say of others.
+
+Whoever has settings declares them as fields of a dataclass, with their limits and help: `Config`
+those of every run, and each method, head and server rule its own. Flags, TOML keys and the checks
+of Python's callers all come from there.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,24 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from repper.errors import RepperError, unknown
 from repper.files import is_text
+from repper.registry import is_reference
 
 
 @dataclass(frozen=True)
 class Option:
-    """A field of a settings class. Its flag and its TOML key are its name with `-` for `_`."""
+    """A field of a settings class. Its flag and its TOML key are its name with `-` for `_`.
+
+    `flag` is the name on the command line where a field's own name would say too little there, as
+    `head_lr` for the `lr` of a head. `owners` are those that have the setting, if not every run.
+    """
 
     help: str
-    group: str
+    group: str = ""
     choices: Callable[[], Iterable[str]] | None = None
     least: float = -math.inf
     above: float = -math.inf
@@ -29,10 +40,14 @@ class Option:
     kind: type = str
     optional: bool = False
     default: Any = None
+    flag: str = ""
+    owners: tuple[str, ...] = ()
+    takes_own: bool = False
+    """Whether a thing of the user's own, `file.py:name`, may stand for one of the choices."""
 
     @property
     def key(self) -> str:
-        return self.name.replace("_", "-")
+        return (self.flag or self.name).replace("_", "-")
 
     @property
     def _expected(self) -> str:
@@ -46,19 +61,24 @@ class Option:
         except (ValueError, KeyError) as error:
             raise RepperError(f"--{self.key} must be {self._expected}, got {text!r}") from error
 
-    def check(self, value: Any) -> Any:
-        """The value, as the right type; an error says which setting is wrong and what it takes."""
+    def check(self, value: Any, said: str = "") -> Any:
+        """The value, as the right type; an error says which setting is wrong and what it takes.
+
+        `said` is what to call the setting: its flag, unless the caller has never seen one.
+        """
+        said = said or f"--{self.key}"
         if value is None and self.optional:
             return None
         value = self._plain(value)
         if type(value) is not self.kind:
-            raise RepperError(f"--{self.key} must be {self._expected}, got {value!r}")
+            raise RepperError(f"{said} must be {self._expected}, got {value!r}")
         if isinstance(value, str) and not is_text(value):
-            raise RepperError(f"--{self.key} holds characters that are not text: {value!r}")
-        if self.choices is not None and value not in (known := tuple(self.choices())):
-            raise unknown(self.key.replace("-", " "), value, known)
+            raise RepperError(f"{said} holds characters that are not text: {value!r}")
+        own = self.takes_own and is_reference(value)
+        if self.choices is not None and not own and value not in (known := tuple(self.choices())):
+            raise unknown(said.removeprefix("--").replace("-", " "), value, known)
         if self.kind in (int, float):
-            self._check_limits(value)
+            self._check_limits(value, said)
         return value
 
     def _plain(self, value: Any) -> Any:
@@ -70,43 +90,65 @@ class Option:
             pass
         return value
 
-    def _check_limits(self, value: Any) -> None:
+    def _check_limits(self, value: Any, said: str) -> None:
         if isinstance(value, float) and not math.isfinite(value):
-            raise RepperError(f"--{self.key} must be a finite number, got {value}")
+            raise RepperError(f"{said} must be a finite number, got {value}")
         shown = f"{value:g}" if isinstance(value, float) else value
         if value < self.least:
-            raise RepperError(f"--{self.key} must be at least {self.least:g}, got {shown}")
+            raise RepperError(f"{said} must be at least {self.least:g}, got {shown}")
         if value <= self.above:
-            raise RepperError(f"--{self.key} must be above {self.above:g}, got {shown}")
+            raise RepperError(f"{said} must be above {self.above:g}, got {shown}")
         if value > self.most:
-            raise RepperError(f"--{self.key} must be at most {self.most:g}, got {shown}")
+            raise RepperError(f"{said} must be at most {self.most:g}, got {shown}")
 
 
 def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-def option(default: Any, help: str, group: str, **limits: Any) -> Any:
+def setting(default: Any, help: str = "", *, group: str = "", flag: str = "", **limits: Any) -> Any:
     """A dataclass field that is a setting; `choices` may be a function, to be asked late."""
     choices = limits.pop("choices", None)
     lazy = choices if choices is None or callable(choices) else (lambda: choices)
-    return field(default=default, metadata={"option": Option(help, group, lazy, **limits)})
+    option = Option(help, group, lazy, flag=flag, **limits)
+    return field(default=default, metadata={"option": option})
 
 
+@cache
 def options_of(settings: type) -> dict[str, Option]:
-    """The settings of a dataclass by name, each with the type and default of its field."""
+    """The settings of a dataclass by name, each with the type and default of its field.
+
+    A field without limits and help is a setting too, if it is a number, a text or a truth value.
+    """
     hints = typing.get_type_hints(settings)
     found = {}
     for f in dataclasses.fields(settings):
-        if "option" in f.metadata:
-            hint = hints[f.name]
-            parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-            [kind] = [part for part in parts if part is not types.NoneType]
+        hint = hints[f.name]
+        parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = [part for part in parts if part is not types.NoneType]
+        if "option" in f.metadata or (len(kinds) == 1 and kinds[0] in (int, float, str, bool)):
             found[f.name] = dataclasses.replace(
-                f.metadata["option"],
+                f.metadata.get("option", Option("")),
                 name=f.name,
-                kind=kind,
+                kind=kinds[0],
                 optional=types.NoneType in parts,
                 default=f.default,
             )
     return found
+
+
+def check_fields(value: Any) -> None:
+    """Check every setting of a value, and make it the right type; say the field's name, no flag."""
+    kind: type = type(value)
+    for name, option in options_of(kind).items():
+        given = option.check(getattr(value, name), said=name)
+        if given is not getattr(value, name):
+            object.__setattr__(value, name, given)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A frozen value whose fields are settings: a wrong one is refused when the value is made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)

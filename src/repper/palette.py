@@ -28,7 +28,7 @@ MANY_CLASSES = 2 * len(LIGHT)
 
 @dataclass(frozen=True)
 class Look:
-    """How something is drawn: its place among the colours, and which of those with it it is.
+    """How something is drawn: a palette index, and a counter that separates things sharing it.
 
     The first of a colour has filled markers and whole lines, others empty ones and dashes.
     """
@@ -62,10 +62,12 @@ class Look:
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """How methods are drawn, or rows such as `fedavg+finetune`: rows of a method in its colour."""
-    found, seen = dict[str, Look](), dict[str, int]()
+    found, seen, known = dict[str, Look](), dict[str, int](), list(METHODS)
     for name in names:
-        method = name.partition(" ")[0].partition("+")[0]
-        own = Look.of(list(METHODS).index(method))
+        method = name.partition(" ")[0].partition("+")[0].partition("[")[0]
+        if method not in known:
+            known.append(method)  # the user's own come after ours
+        own = Look.of(known.index(method))
         # Methods of one colour differ by one turn, so that a row's is none of theirs.
         found[name] = Look(own.colour, own.turn + 2 * seen.get(method, 0))
         seen[method] = seen.get(method, 0) + 1

@@ -19,18 +19,6 @@ from repper.files import write_atomically
 Params = dict[str, Tensor]
 
 
-def is_encoder(name: str) -> bool:
-    return name.startswith("encoder.")
-
-
-def is_head(name: str) -> bool:
-    return name.startswith("head.")
-
-
-def is_personal(name: str) -> bool:
-    return name.startswith("personal.")
-
-
 def params_of(module: nn.Module) -> Params:
     """The module's weights and float buffers by name, not copied.
 

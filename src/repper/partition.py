@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Partition:
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    held_out: tuple[Rows, ...] = ()
+    """Training rows that each client does not learn from, to choose a round by; none, or all."""
 
     @property
     def clients(self) -> int:
@@ -80,6 +82,22 @@ class Partition:
             ],
         }
         write_atomically(path, json.dumps(manifest))
+
+
+def hold_out(partition: Partition, share: float, seed: int) -> Partition:
+    """The same clients, each with a share of its training rows held out for validation.
+
+    Rows to learn from come sorted, because their order means nothing.
+    """
+    if not share:
+        return replace(partition, train=tuple(map(np.sort, partition.train)))
+    train, held = [], []
+    for client, rows in enumerate(partition.train):
+        kept = min(max(round(share * len(rows)), 1), len(rows) - 2)
+        order = stream(seed, Purpose.VALIDATION, client).permutation(rows)
+        train.append(np.sort(order[kept:]))
+        held.append(np.sort(order[:kept]))
+    return replace(partition, train=tuple(train), held_out=tuple(held))
 
 
 def read_partition(path: Path, data: Dataset) -> Partition:

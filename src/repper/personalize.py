@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 
 if TYPE_CHECKING:
-    from repper.heads.descent import LinearHead
     from repper.heads.head import Head
     from repper.heads.together import LinearLayer
 
@@ -23,6 +22,7 @@ KEEP = "keep"
 FINETUNE = "finetune"
 NEED_A_HEAD = (KEEP, FINETUNE)
 """Those that begin with the head that the method itself has trained."""
+Settings = tuple[tuple[str, object], ...]
 
 
 def personalizer_names() -> tuple[str, ...]:
@@ -40,32 +40,34 @@ class Features:
 
 @dataclass(frozen=True)
 class Learner:
-    """What a client comes to its head from. `head` is the method's, where it has trained one."""
+    """Inputs for fitting one client's head. `head` is the method's, where it has trained one."""
 
     train: Features
     head: LinearLayer | None
     seed: int
 
 
-Stop = tuple[int, list[SavedHead]]
-"""An epoch, and the heads after it: one per learner. Use them before asking for the next stop."""
-
-
 class Personalizer(ABC):
-    """How clients come to their heads. The encoder stays frozen (eq. 7)."""
+    """How a client comes to its head. The encoder stays frozen (eq. 7)."""
 
-    def alike(self, learner: Learner) -> Hashable:
-        """Learners with an equal answer can be taught at once; None is for those taught alone."""
-        return None
+    needs_a_head: bool = False
+    """Whether it begins with the head that the method has trained."""
+    unit_input: bool = False
+    """Whether the head takes features at length one: z instead of r."""
 
     @abstractmethod
-    def heads(
-        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
-    ) -> Iterator[Stop]:
-        """The heads after every `every`-th epoch (0: none), and after the last: the result.
+    def begin(self, learner: Learner) -> Head | None:
+        """The head to fit; None if there is nothing to fit."""
 
-        What a learner gets does not depend on who is taught beside it.
-        """
+    def inputs(self, learner: Learner) -> Array:
+        """The features that the head is fitted on."""
+        return learner.train.r
+
+    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
+        """The fitted head as plain arrays."""
+        if head is None:
+            raise TypeError("there is no head to save")
+        return head.saved(names, learner.train.encoder, self.unit_input)
 
 
 @final
@@ -73,10 +75,21 @@ class Personalizer(ABC):
 class Keep(Personalizer):
     """Use the head the method itself has trained."""
 
-    def heads(
-        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
-    ) -> Iterator[Stop]:
-        yield 1, [_over_all_classes(KEEP, _present(KEEP, one), names, one) for one in learners]
+    needs_a_head = True
+
+    def begin(self, learner: Learner) -> None:
+        return None
+
+    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
+        weight, bias = _trained(KEEP, learner)
+        arrays = {
+            "mean": np.zeros(weight.shape[1], np.float32),
+            "scale": np.ones(1, np.float32),
+            "weight": weight,
+            "bias": bias,
+        }
+        every = tuple(range(len(names)))
+        return SavedHead(KEEP, "linear", arrays, every, names, learner.train.encoder)
 
 
 @final
@@ -84,27 +97,16 @@ class Keep(Personalizer):
 class FineTune(Personalizer):
     """Train the head further that the method has trained (the paper's +FT)."""
 
-    settings: tuple[tuple[str, object], ...] = ()
+    settings: Settings = ()
 
-    def alike(self, learner: Learner) -> Hashable:
-        classes = len(_present(FINETUNE, learner)[1])
-        images, features = learner.train.r.shape
-        return self._trainer(learner).alike(classes, features, images)
+    needs_a_head = True
 
-    def heads(
-        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
-    ) -> Iterator[Stop]:
-        trainer = self._trainer(learners[0])
-        problems = [
-            trainer.problem(one.train.r, one.train.labels, _present(FINETUNE, one))
-            for one in learners
-        ]
-        for epoch, layers in trainer.solved(problems, every):
-            pairs = zip(layers, learners, strict=True)
-            yield epoch, [_over_all_classes(FINETUNE, layer, names, one) for layer, one in pairs]
+    def begin(self, learner: Learner) -> Head:
+        from repper.heads.descent import TunedHead
 
-    def _trainer(self, learner: Learner) -> LinearHead:
-        return cast("LinearHead", _head("linear", self.settings, learner.seed))
+        start = _trained(FINETUNE, learner)
+        own = {name: value for name, value in self.settings if name != "plain"}
+        return TunedHead(**own, random_state=learner.seed, start=start)  # type: ignore[arg-type]
 
 
 @final
@@ -112,72 +114,65 @@ class FineTune(Personalizer):
 class FitHead(Personalizer):
     """Fit a head of one's own; `settings` are the arguments of its class."""
 
-    kind: str
-    settings: tuple[tuple[str, object], ...] = ()
+    kind: type[Head]
+    settings: Settings = ()
     unit_input: bool = False
 
-    def alike(self, learner: Learner) -> Hashable:
-        classes = len(np.unique(learner.train.labels))
-        if self.kind != "linear" or classes == 1:
-            return None
-        images, features = learner.train.r.shape
-        head = cast("LinearHead", _head(self.kind, self.settings, learner.seed))
-        return head.alike(classes, features, images)
+    def begin(self, learner: Learner) -> Head:
+        draws = {"random_state": learner.seed} if self.kind.draws else {}
+        return self.kind(**dict(self.settings), **draws)
 
-    def heads(
-        self, learners: Sequence[Learner], names: tuple[str, ...], every: int = 0
-    ) -> Iterator[Stop]:
-        heads = [_head(self.kind, self.settings, one.seed) for one in learners]
-        for epoch in self._fits(heads, learners, every):
-            yield (
-                epoch,
-                [
-                    head.saved(names, one.train.encoder, self.unit_input)
-                    for head, one in zip(heads, learners, strict=True)
-                ],
-            )
-
-    def _fits(
-        self, heads: Sequence[Head], learners: Sequence[Learner], every: int
-    ) -> Iterator[int]:
-        data = [
-            (unit_rows(one.train.r) if self.unit_input else one.train.r, one.train.labels)
-            for one in learners
-        ]
-        if len(heads) == 1:
-            yield from heads[0].fits(*data[0], every)
-            return
-        layers = [cast("LinearHead", head) for head in heads]
-        problems = [h.problem(*h.scaled(x, y)) for h, (x, y) in zip(layers, data, strict=True)]
-        for epoch, solved in layers[0].solved(problems, every):
-            for head, layer in zip(layers, solved, strict=True):
-                head.take(layer)
-            yield epoch
+    def inputs(self, learner: Learner) -> Array:
+        return unit_rows(learner.train.r) if self.unit_input else learner.train.r
 
 
-def _head(kind: str, settings: tuple[tuple[str, object], ...], seed: int) -> Head:
-    draws = {"random_state": seed} if HEADS[kind].draws else {}
-    return HEADS[kind](**dict(settings), **draws)
+@dataclass(frozen=True)
+class Personalizers:
+    """What each client does last: the same for all, but for some."""
+
+    common: Personalizer
+    single: Mapping[int, Personalizer] = field(default_factory=dict)
+
+    def of(self, client: int) -> Personalizer:
+        return self.single.get(client, self.common)
+
+    @property
+    def all(self) -> tuple[Personalizer, ...]:
+        return (self.common, *self.single.values())
 
 
-def _present(name: str, learner: Learner) -> LinearLayer:
+def personalize(
+    learners: Sequence[tuple[Personalizer, Learner]], names: tuple[str, ...], every: int = 0
+) -> Iterator[tuple[int, int, SavedHead]]:
+    """Give every learner its head: the place of a learner, an epoch, and the head after it.
+
+    There is one after every `every`-th epoch (0: none), and after the last: the result.
+    """
+    from repper.heads.many import fit_many
+
+    heads = [personalizer.begin(learner) for personalizer, learner in learners]
+    to_fit = [(place, head) for place, head in enumerate(heads) if head is not None]
+    data = [
+        (learners[place][0].inputs(learners[place][1]), learners[place][1].train.labels)
+        for place, _ in to_fit
+    ]
+
+    def saved(place: int) -> SavedHead:
+        personalizer, learner = learners[place]
+        return personalizer.saved(heads[place], learner, names)
+
+    for place, head in enumerate(heads):
+        if head is None:
+            yield place, 1, saved(place)
+    for fitted, epoch in fit_many([head for _, head in to_fit], data, every):
+        place = to_fit[fitted][0]
+        yield place, epoch, saved(place)
+
+
+def _trained(name: str, learner: Learner) -> LinearLayer:
     if learner.head is None:
         raise RepperError(
             f"personalize {name!r} needs a method that trains a head, such as fedavg; "
             f"choose one of {', '.join(HEADS)}"
         )
     return learner.head
-
-
-def _over_all_classes(
-    kind: str, layer: LinearLayer, names: tuple[str, ...], learner: Learner
-) -> SavedHead:
-    """A layer that takes features as they are and knows every class."""
-    weight, bias = layer
-    arrays = {
-        "mean": np.zeros(weight.shape[1], np.float32),
-        "scale": np.ones(1, np.float32),
-        "weight": weight,
-        "bias": bias,
-    }
-    return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, learner.train.encoder)

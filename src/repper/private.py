@@ -19,15 +19,8 @@ from pathlib import Path
 from typing import cast, final
 
 from repper.errors import RepperError
-from repper.params import (
-    Params,
-    is_encoder,
-    is_personal,
-    read_notes,
-    read_params,
-    save_params,
-    select,
-)
+from repper.names import is_encoder, is_personal
+from repper.params import Params, read_notes, read_params, save_params, select
 
 INITIAL = "initial.safetensors"
 

@@ -17,6 +17,8 @@ class Purpose(IntEnum):
     HEAD = 5
     VALIDATION = 6
     PROBE = 7
+    SEND = 8
+    SETTLE = 9
     DATA_PART = 20
 
 

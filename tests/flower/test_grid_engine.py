@@ -16,9 +16,13 @@ from repper.engines.engine import Absent, Update
 from repper.errors import RepperError
 from repper.flower import wire
 from repper.flower.grid_engine import PATIENT, GridEngine, Patience, Place
+from repper.methods.network import Holds
 from repper.params import Params
 
 from .nodes import RAISED, SHARED, Answer, Nodes, away, good, in_turn, silent
+
+NONE = frozenset[str]()
+HOLDS = Holds(frozenset(SHARED), NONE, NONE, NONE, keeps_private=False, own_encoders=False)
 
 
 def with_examples(examples) -> Answer:
@@ -31,9 +35,8 @@ def with_params(params: Params) -> Answer:
 
 def fit(nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = None, places=None):
     """A round of all nodes as clients, each of which has declared 10 examples."""
-    names = [f"site{node}" for node in nodes.answers]
     engine = GridEngine(
-        nodes, places or nodes.places, {}, names=names, patience=patience,
+        nodes, places or nodes.places, {}, [HOLDS], names="site{}".format, patience=patience,
         tell=lambda kind, text: said.append(text) if said is not None else None,
         declared=dict.fromkeys(nodes.answers, 10),
     )  # fmt: skip
@@ -56,7 +59,7 @@ def fit(nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = Non
         (lambda m: wire.said({}, m), "it lacks"),
         (lambda m: RAISED, "the app raised an error"),
         (lambda m: ValueError("junk"), r"its answer is unreadable: ValueError\('junk'\)"),
-        (lambda m: Message(RecordDict({wire.SHARED: wire.arrays_of(SHARED), wire.COUNTED: MetricRecord({"examples": 10, "loss": [1.0]})}), reply_to=m), "its loss is"),
+        (lambda m: Message(RecordDict({wire.PARAMS: wire.arrays_of(SHARED), wire.COUNTED: MetricRecord({"examples": 10, "loss": [1.0]})}), reply_to=m), "its loss is"),
         (lambda m: wire.update_reply(Update(0, SHARED, 10, float("nan")), m, "float32"), "the loss of client 0"),
     ],
 )  # fmt: skip

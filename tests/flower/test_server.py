@@ -81,8 +81,8 @@ def test_what_a_site_did_in_a_round_that_went_on_without_it_is_as_if_it_had_not_
         patience = Patience(0.2, 1)
         federation = Federation(CONFIG, folder / "run", ("site0", "site1"), CLASSES, patience)
         result = run_federation(federation, nodes, lambda kind, **event: None)
-        assert list(result["rounds_without"]) == [1]
-        assert "no answer within 0.2 s" in result["rounds_without"][1]["site1"]
+        assert list(result["rounds_without"]) == ["1"]
+        assert "no answer within 0.2 s" in result["rounds_without"]["1"]["site1"]
         digests.append(result["encoder_digest"])
     assert digests[0] == digests[1]
 
@@ -99,7 +99,36 @@ def test_a_site_says_nothing_of_its_scores_unless_it_may(tmp_path, image_folders
     assert result["encoder_digest"] == digest(
         read_params(tmp_path / "run" / "checkpoint" / "last.safetensors")[0]
     )
+    assert result.pop("classes") == list(CLASSES)  # not from a site: whoever began named them
     assert all(json.dumps(name) not in json.dumps(result) for name in CLASSES)
+
+
+def test_a_server_that_was_told_no_classes_names_none(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    config = replace(CONFIG, rounds=1, method="repper", personalize="linear")
+    federation = Federation(config, tmp_path / "run")
+    result = run_federation(federation, nodes, lambda kind, **event: None)
+    assert result["personalized"] == ["site0", "site1"]
+    assert not result["classes"]
+
+
+def test_a_finished_federation_asks_nobody_again_who_has_a_head(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    federation = Federation(replace(CONFIG, rounds=1), tmp_path / "run", (), CLASSES)
+    again = replace(federation, resume=True, patience=Patience(0.2, 1))
+    honest = nodes.answers[1]
+    nodes.answers[1] = lambda message: (
+        None if message.metadata.message_type == wire.PERSONALIZE else honest(message)
+    )
+    first = replace(federation, patience=Patience(0.2, 1))
+    assert run_federation(first, nodes, lambda kind, **event: None)["personalized"] == ["site0"]
+    nodes.answers[1] = honest
+    whole = run_federation(again, nodes, lambda kind, **event: None)
+    assert whole["personalized"] == ["site0", "site1"]
+    assert "result.json" in {path.name for path in (tmp_path / "run").iterdir()}
+    asked = len(nodes.asked)
+    assert run_federation(again, nodes, lambda kind, **event: None) == whole
+    assert len(nodes.asked) == asked
 
 
 def test_a_run_is_resumed_with_the_same_classes_and_sites_only(tmp_path, image_folders):
@@ -171,7 +200,7 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
         ({"method": "central"}, "needs all images in one place"),
         ({"method": "fedavg"}, "name them with --classes"),
         ({"method": "lg-fedavg", "init": "run"}, "lg-fedavg every site has an encoder of its own"),
-        ({"evaluate_every": 1}, "--evaluate-every needs scores of sites"),
+        ({"evaluate_every": 1}, "--evaluate-every is not available in a federation"),
         ({"participation": 0.5}, "--min-cohort must be 1 to 1, the sites of a round, got 2"),
     ],
 )
@@ -179,6 +208,22 @@ def test_what_a_federation_cannot_do_is_said_before_anything_is_written(tmp_path
     config, classes = replace(CONFIG, **changes), () if "method" in changes else CLASSES
     federation = Federation(config, tmp_path / "run", (), classes, Patience(9, 2))
     with pytest.raises(RepperError, match=why):
+        run_federation(federation, Nodes(), lambda kind, **event: None)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["method", "encoder", "personalize"])
+def test_a_federation_with_code_of_ones_own_is_refused(tmp_path, name):
+    """No site would run it."""
+    (tmp_path / "own.py").write_text(
+        "from repper.methods.fedavg import FedAvg\n"
+        "from repper.heads.descent import LinearHead\n"
+        "def build(channels, size, width, norm): ...\n"
+    )
+    thing = {"method": "FedAvg", "encoder": "build", "personalize": "LinearHead"}[name]
+    config = replace(CONFIG, **{name: f"{tmp_path / 'own.py'}:{thing}"})
+    federation = Federation(config, tmp_path / "run", (), CLASSES)
+    with pytest.raises(RepperError, match=f"--{name} .*: sites run no code that a server names"):
         run_federation(federation, Nodes(), lambda kind, **event: None)
     assert not (tmp_path / "run").exists()
 

@@ -13,9 +13,9 @@ pytest.importorskip("flwr")
 
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.flower.site import TRAVELS, Site, travelling
-from repper.methods.method import build_network
-from repper.params import params_of, select
+from repper.flower.allowed import TRAVELS
+from repper.flower.site import Site, TellableError, travelling
+from repper.methods.network import build_network, first_received
 from repper.private import PrivateStore
 from repper.runs.run import Run
 
@@ -39,7 +39,7 @@ def test_a_site_takes_no_path_and_no_device_from_a_server(site):
         with pytest.raises(RepperError, match=f"does not take {name} from a server"):
             site.part_in(TOLD | {"settings": strange})
     for run in ("../../elsewhere", "", "AB" * 8, "ab/cd", "a" * 65):
-        with pytest.raises(RepperError, match="in the name of no run"):
+        with pytest.raises(RepperError, match="invalid run id in the request"):
             site.part_in(TOLD | {"run": run})
     for missing in TOLD:
         with pytest.raises(RepperError, match="was asked what it cannot read"):
@@ -47,13 +47,20 @@ def test_a_site_takes_no_path_and_no_device_from_a_server(site):
 
     for wrong, why in (
         ({"client": 2}, "asked as client 2 of 2"),
-        ({"client": -1}, "a client or round that is none"),
-        ({"last": "../x"}, "a client or round that is none"),
+        ({"client": -1}, "invalid client, round or stage number"),
+        ({"last": "../x"}, "invalid client, round or stage number"),
+        ({"stage": -1}, "invalid client, round or stage number"),
         ({"settings": travelling(replace(CONFIG, image_size=4096))}, "images of 512 pixels"),
         ({"settings": travelling(replace(CONFIG, clients=10**6))}, "at most 10000 clients"),
     ):
         with pytest.raises(RepperError, match=why):
             site.part_in(TOLD | wrong)
+
+
+def test_a_site_knows_which_stages_a_method_has(site):
+    part = site.part_in(TOLD | {"classes": "\n".join(CLASSES)})
+    with pytest.raises(TellableError, match="this method has no stage 1"):
+        part.receive({}, 1)
 
 
 def test_a_site_keeps_its_settings_and_others_are_no_site(site, tmp_path):
@@ -90,14 +97,14 @@ def test_a_site_keeps_the_encoder_of_its_head(site, method, trained):
     config = replace(CONFIG, method=method)
     told = {"settings": travelling(config), "classes": "\n".join(CLASSES)}
     part = site.part_in(TOLD | told)
-    network = build_network(config.build_method(), part.spec, len(CLASSES), seed=3)
-    shared = select(params_of(network), config.build_method().shared)
+    network = build_network(config.build_method(), part.plan.work.spec, len(CLASSES), seed=3)
+    received = first_received(config.build_method(), network, part.plan.holds[0])
     if trained:
-        part.clients.receive(shared)
+        part.receive(received, 0)
         part.clients.fit(0, 1)
-    part.personalize(shared, 1)
+    part.personalize(received, 1, 0)
     _, encoder = read_encoder(part.folder)
-    own = {n: t for n, t in shared.items() if n in encoder and not torch.equal(t, encoder[n])}
+    own = {n: t for n, t in received.items() if n in encoder and not torch.equal(t, encoder[n])}
     assert bool(own) == (trained and method == "ditto")
     images = part.images.test.images[:3]
     assert len(Run(part.folder).predict(0, images)) == 3

@@ -37,11 +37,11 @@ def same_bits(a: Params, b: Params) -> bool:
 def test_parameters_travel_to_the_bit(params):
     params = {name: tensor.float() for name, tensor in params.items()}
     asked = wire.question(wire.FIT, 1, {"client": 4, "round": 2}, wire.arrays_of(params))
-    assert same_bits(wire.shared_in(asked), params)
+    assert same_bits(wire.received_in(asked), params)
     assert wire.told_in(asked) == {"client": 4, "round": 2}
     asked.metadata.__dict__["_message_id"] = "question"
     update = wire.update_in(wire.update_reply(Update(4, params, 7, 0.25), asked, "float32"), 4)
-    assert same_bits(update.shared, params)
+    assert same_bits(update.sent, params)
     assert (update.client, update.examples, update.loss) == (4, 7, 0.25)
 
 
@@ -50,8 +50,8 @@ def test_half_numbers_travel_as_such_and_arrive_as_float32():
     asked = wire.question(wire.FIT, 1, {})
     asked.metadata.__dict__["_message_id"] = "question"
     reply = wire.update_reply(Update(0, params, 7, 0.25), asked, "float16")
-    assert reply.content.array_records[wire.SHARED]["weight"].dtype == "float16"
-    assert same_bits(wire.update_in(reply, 0).shared, params)
+    assert reply.content.array_records[wire.PARAMS]["weight"].dtype == "float16"
+    assert same_bits(wire.update_in(reply, 0).sent, params)
 
 
 def test_what_is_no_parameter_is_refused():

@@ -35,10 +35,13 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
     config = panel_config(table1, PAPER, table1.panels[-1], tmp_path)
     assert table1.panels[-1].name == "C 0.8, E 20, alpha 0.5"
     assert (config.encoder, config.rounds, config.epochs) == ("resnet34", 100, 20)
-    assert (config.participation, config.alpha, config.temperature) == (0.8, 0.5, 0.1)
-    assert (config.head_epochs, config.train_images, config.width) == (10, None, 1.0)
-    assert config.head_plain  # it says nothing of centring or scaling
-    assert (config.head_lr, config.head_optimizer, config.head_weight_decay) == (1e-3, "adam", 1e-4)
+    assert (config.participation, config.alpha) == (0.8, 0.5)
+    assert (config.train_images, config.width) == (None, 1.0)
+    used = config.in_use()  # by repper and by its linear heads
+    assert (used["temperature"], used["head_epochs"]) == (0.1, 10)
+    assert used["head_plain"]  # it says nothing of centring or scaling
+    assert (used["head_lr"], used["head_optimizer"]) == (1e-3, "adam")
+    assert used["head_weight_decay"] == 1e-4
     assert not PAPER.departures(table1, table1.panels[0])
     small = SMALL.departures(table1, table1.panels[-1])
     assert small["epochs"] == (20, 4)

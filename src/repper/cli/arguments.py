@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from repper.config import OPTIONS
+from repper.config import OPTIONS, options_of_own
 from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.options import Option
+from repper.registry import is_reference
+from repper.things import KINDS_OF_THINGS
 
 REUSE = "take trainings of equal settings that are finished in this folder, from another command"
 
@@ -42,7 +45,7 @@ def add_run_settings(
     parser.add_argument(
         "--config", type=path, metavar="FILE", help="TOML file of these settings; flags win"
     )
-    add_settings(parser, names, defaults, choices)
+    add_settings(parser, names, defaults, choices, takes_own=True)
     parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
@@ -53,28 +56,38 @@ def add_settings(
     names: list[str],
     defaults: Mapping[str, str] | None = None,
     choices: Mapping[str, Iterable[str]] | None = None,
+    *,
+    takes_own: bool = False,
 ) -> None:
     """A flag for each setting; those not given stay None, so that a TOML file can give them.
 
-    `defaults` and `choices` are what help says where a command has others than `repper run`.
+    `defaults` and `choices` are what help says where a command has others than `repper run`;
+    with `takes_own`, it says that things may be the user's own.
     """
     groups: dict[str, Any] = {}
     for name in names:
         option = OPTIONS[name]
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
-        if option.kind is bool:
-            groups[option.group].add_argument(
-                f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
-            )
-            continue
-        known = (choices or {}).get(name) or (option.choices() if option.choices else ())
-        groups[option.group].add_argument(
-            f"--{option.key}",
-            dest=name,
-            metavar="|".join(known) or "X",
-            help=help_of(option, (defaults or {}).get(name)),
+        known = [*((choices or {}).get(name) or (option.choices() if option.choices else ()))]
+        known += ["FILE.py:NAME"] if takes_own and option.takes_own else []
+        _add_flag(groups[option.group], name, option, (defaults or {}).get(name), known)
+
+
+def _add_flag(
+    group: Any, name: str, option: Option, default: str | None, known: Iterable[str]
+) -> None:
+    if option.kind is bool:
+        group.add_argument(
+            f"--{option.key}", dest=name, action="store_const", const="true", help=option.help
         )
+        return
+    group.add_argument(
+        f"--{option.key}",
+        dest=name,
+        metavar="|".join(known) or "X",
+        help=help_of(option, default),
+    )
 
 
 def help_of(option: Option, default: str | None = None) -> str:
@@ -85,9 +98,43 @@ def help_of(option: Option, default: str | None = None) -> str:
 
 
 def flags(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that flags give."""
-    given = {name: getattr(options, name, None) for name in OPTIONS}
-    return {name: OPTIONS[name].parse(text) for name, text in given.items() if text is not None}
+    """The settings that flags give; those that only things of the user's own have are in `own`."""
+    found, own = dict[str, Any](), dict[str, Any]()
+    own_options: dict[str, Option] = getattr(options, "own_options", {})
+    for name, option in (OPTIONS | own_options).items():
+        if (text := getattr(options, name, None)) is not None:
+            into = found if name in OPTIONS else own
+            into[name] = option.parse(text)
+    return found | ({"own": own} if own else {})
+
+
+NAMES_THINGS = {f"--{name}": name for name in KINDS_OF_THINGS} | {"--methods": "methods"}
+
+
+def own_options(arguments: Sequence[str]) -> dict[str, Option]:
+    """The settings of things of the user's own that a command line names."""
+    found: dict[str, Option] = {}
+    for place, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        kind = NAMES_THINGS.get(flag)
+        if kind is None or (not equals and place + 1 == len(arguments)):
+            continue
+        text = value if equals else arguments[place + 1]
+        for row in text.split(",") if kind == "methods" else [text]:
+            method, _, last = row.strip().partition("+")
+            named = {"method": method, "personalize": last} if kind == "methods" else {kind: text}
+            for name, reference in named.items():
+                if is_reference(reference):
+                    found |= options_of_own(name, reference)
+    return {name: option for name, option in found.items() if name not in OPTIONS}
+
+
+def add_own(parser: Parser, options: Mapping[str, Option]) -> None:
+    """Flags for the settings of things of the user's own."""
+    group = parser.add_argument_group("your own")
+    for name, option in options.items():
+        _add_flag(group, name, replace(option, name=name, flag=""), None, ())
+    parser.set_defaults(own_options=dict(options))
 
 
 def settings(options: argparse.Namespace, known: Collection[str] | None = None) -> dict[str, Any]:
@@ -99,7 +146,9 @@ def settings(options: argparse.Namespace, known: Collection[str] | None = None) 
         if strange := sorted(set(given) - set(known)):
             key = OPTIONS[strange[0]].key if strange[0] in OPTIONS else "clients.N"
             raise RepperError(f"{options.config}: {key} is not a setting of this command")
-    return given | flags(options)
+    from_flags = flags(options)
+    given = {name: value for name, value in given.items() if name not in from_flags.get("own", {})}
+    return given | from_flags
 
 
 def count(text: str, name: str) -> int:

@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 
 from repper import __version__
 from repper.cli import federation, paper, runs
-from repper.cli.arguments import Parser
+from repper.cli.arguments import Parser, add_own, own_options
 from repper.errors import RepperError, nearest, unknown
 from repper.files import check_one_of
 
+TAKES_OWN = ("run", "compare", "join")
+"""Commands that take methods, heads, rules and encoders of the user's own."""
 EXAMPLES = """examples:
   repper run
   repper run --data digits --clients 20 --alpha 0.1 --personalize svm --out my-run
   repper run --config my.toml --rounds 50 --resume
+  repper run --method my_file.py:MyMethod
   repper compare --methods repper+linear,fedavg,fedavg+finetune --seeds 3
   repper reproduce table2 --preset small --out table2
   repper report my-run --out report.html
@@ -62,6 +65,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser, commands = _parser()
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         raise unknown("command", arguments[0], commands)
+    if arguments and arguments[0] in TAKES_OWN and (own := own_options(arguments)):
+        add_own(commands[arguments[0]], own)
     options, rest = parser.parse_known_args(arguments)
     if rest:
         known = commands[options.command]._option_string_actions if options.command else ["--help"]

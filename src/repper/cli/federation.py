@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, add_settings, path, settings
-from repper.config import FEDERATE_SETTINGS, OPTIONS, Config
+from repper.config import OPTIONS, Config
 from repper.errors import RepperError, needs, unknown
 from repper.flower import PREFIX
+from repper.flower.allowed import FEDERATE_SETTINGS
 from repper.methods import METHODS
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _run_config(
         raise RepperError("--min-cohort needs --round-timeout: when should a round go on?")
     content = {OPTIONS[name].key: value for name, value in given.items() if value is not None}
     return content | {
-        "federation": "sites", "sites": ",".join(sites), "classes": ",".join(classes),
+        "sites": ",".join(sites), "classes": ",".join(classes),
         "round-timeout": timeout, "min-cohort": int(least), "resume": options.resume,
         "overwrite": options.overwrite, "out": str(Path(str(config.out)).absolute()),
     } | ({"init": str(Path(config.init).absolute())} if config.init else {})  # fmt: skip

@@ -161,7 +161,9 @@ class Display:
         self._personalized += 1
         if self._bars is not None and self._stages is not None:
             self._bars.start_task(self._stages[1])
-            note = f"client {event.personal.client}: {figure(event.personal.test.accuracy)} %"
+            score = event.personal.test
+            accuracy = figure(score.accuracy) if score else "?"
+            note = f"client {event.personal.client}: {accuracy} %"
             self._bars.update(self._stages[1], completed=self._personalized, note=note)
         elif self._personalized % max(1, self._clients // 10) == 0:
             self._say(f"personalized {self._personalized}/{self._clients} clients")

@@ -19,10 +19,11 @@ from repper.cli.arguments import (
     path,
     settings,
 )
-from repper.config import JOIN_SETTINGS, OPTIONS, STAGE2, Config
+from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, needs
 from repper.heads import HEADS
 from repper.methods import METHODS
+from repper.things import STAGE2
 
 if TYPE_CHECKING:
     from repper.runs.run import Run

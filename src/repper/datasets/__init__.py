@@ -9,7 +9,7 @@ from pathlib import Path
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.request import Request, data_folder
 from repper.errors import RepperError, unknown
-from repper.registry import Registry
+from repper.registry import Registry, is_reference
 
 DATASETS: Registry[Callable[[Request], Dataset]] = Registry(
     "data set",
@@ -22,7 +22,7 @@ DATASETS: Registry[Callable[[Request], Dataset]] = Registry(
     },
 )
 
-__all__ = ["DATASETS", "Dataset", "Split", "load"]
+__all__ = ["DATASETS", "Dataset", "Request", "Split", "load"]
 
 
 def load(
@@ -36,7 +36,9 @@ def load(
     test_share: float = 0.2,
     train_images: int | None = None,
 ) -> Dataset:
-    """Load a data set by its name, or a folder of images.
+    """Load a data set by its name, a folder of images, or `file.py:function` of your own.
+
+    Such a function takes a `repper.datasets.Request` and gives a `Dataset`.
 
     `data_dir` holds the named sets; without it, the folder is the one in the environment variable
     REPPER_DATA, or else `~/.cache/repper`. With `download`, a set that is not there is fetched.
@@ -46,11 +48,13 @@ def load(
     """
     from repper.datasets.shape import part_of, shaped
 
-    if name in DATASETS:
+    if name in DATASETS or is_reference(name):
         if by_client:
             raise RepperError(f"--partition folders is for a folder of images, not for {name!r}")
         request = Request(data_folder(data_dir), image_size, download, skip_unreadable)
         data = DATASETS[str(name)](request)
+        if not isinstance(data, Dataset):
+            raise RepperError(f"{name} gave {type(data).__name__}, not a repper.Dataset")
         data = shaped(data, data.channels, image_size or data.size)
     else:
         data = _own(name, image_size or 32, by_client, download, skip_unreadable, test_share)

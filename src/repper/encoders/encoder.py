@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from repper.augment import normalize
-from repper.encoders import ENCODERS
+from repper.encoders import ENCODERS, BuildEncoder
 from repper.errors import RepperError
 from repper.params import Params, load_params, params_of, read_notes, read_params, save_params
 
@@ -59,12 +59,15 @@ class EncoderSpec:
     size: int
     width: float = 1.0
     norm: str = "batch"
+    builder: BuildEncoder | None = field(default=None, compare=False, repr=False)
+    """The user's own function that builds it; `name` says where it is from."""
 
     def build(self, seed: int = 0) -> Encoder:
         """A new encoder with initial values from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            encoder = ENCODERS[self.name](self.channels, self.size, self.width, self.norm)
+            build = self.builder or ENCODERS[self.name]
+            encoder = build(self.channels, self.size, self.width, self.norm)
             for module in encoder.modules():
                 if isinstance(module, nn.Conv2d):
                     # He et al. 2015, as ResNet and MobileNet are usually started.
@@ -81,7 +84,8 @@ def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> 
 
     `origin` tells a reader how it came about.
     """
-    header = {key: str(value) for key, value in asdict(spec).items()}
+    names = ("name", "channels", "size", "width", "norm")
+    header = {key: str(getattr(spec, key)) for key in names}
     save_params(path, params, header | {"origin": origin})
 
 

@@ -8,12 +8,12 @@ from repper.registry import Registry
 
 if TYPE_CHECKING:
     from repper.datasets.dataset import Dataset
-    from repper.engines.client import Task
     from repper.engines.engine import Engine
+    from repper.engines.work import Work
 
 
 class BuildEngine(Protocol):
-    def __call__(self, task: Task, data: Dataset, workers: int) -> Engine: ...
+    def __call__(self, work: Work, data: Dataset, workers: int) -> Engine: ...
 
 
 ENGINES: Registry[BuildEngine] = Registry(

@@ -1,61 +1,58 @@
-"""One client's work: training in stage 1, its head in stage 2. Runs wherever an engine puts it."""
+"""One client's work: training in a round, its head in the end. Runs wherever an engine puts it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.edge.saved_head import SavedHead
-from repper.encoders.encoder import EncoderSpec, extract
+from repper.encoders.encoder import extract
 from repper.engines.engine import Personal, Update
-from repper.engines.trainer import Trainer
+from repper.engines.trainer import Pupil, Trainer
+from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.evaluate import Score, knn_accuracy, score
 from repper.heads.together import LinearLayer
-from repper.methods.method import Network, build_network
-from repper.params import (
-    Params,
-    clone,
-    copy_params,
-    digest,
-    is_encoder,
-    load_params,
-    params_of,
-    select,
-)
+from repper.methods.method import Phase, Trained
+from repper.methods.network import Holds, Network, first_kept, holdings
+from repper.methods.stage import Stage, stage_at
+from repper.names import is_encoder, is_weight, named_parts
+from repper.params import Params, clone, copy_params, digest, params_of, select
 from repper.partition import Partition, Rows
-from repper.personalize import Features, Learner, Personalizer
+from repper.personalize import Features, Learner, Personalizer, personalize
 from repper.private import PrivateStore
 from repper.seeds import Purpose, stream, torch_seed
 
 MOST_AT_ONCE, MOST_IMAGES = 32, 4096
 """Clients whose heads are fitted at once: more hardly pays, and their features take memory."""
 
-
-@dataclass(frozen=True)
-class Task:
-    """Everything but the images that a client's work depends on: plain values, easy to send.
-
-    `private` is the folder of what never leaves a client, for methods that have such parameters.
-    """
-
-    config: Config
-    spec: EncoderSpec
-    partition: Partition
-    classes: tuple[str, ...]
-    flip: bool
-    private: Path | None = None
-
+MOST_KNOWN = 2**26
+"""Numbers in the features that a process remembers: 256 MB."""
 
 Labelled = tuple[Tensor, Tensor]
 """Images (n, c, s, s) and labels (n,). In a pool they lie in memory that all workers share."""
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What a stage's clients work with: one network for all of them, one after the other."""
+
+    stage: Stage
+    network: Network
+    holds: Holds
+    phases: tuple[Phase, ...]
+    trainer: Trainer
+    live: Params
+    """The network's own tensors by name: what is copied in here is in the network."""
+    first_kept: Params
+    """What clients have of their own where nothing is kept."""
 
 
 @dataclass(frozen=True)
@@ -70,43 +67,53 @@ class _Pupil:
 
 
 class Clients:
-    """Does the work of any client, one at a time, with one network for all of them."""
+    """Does the work of any client, one at a time."""
 
-    def __init__(self, task: Task, train: Labelled, test: Labelled) -> None:
-        self._task = task
+    def __init__(self, work: Work, train: Labelled, test: Labelled) -> None:
+        self._work = work
         self._train_split, self._test_split = train, test
-        self._device = torch.device(task.config.device)
-        self._method = task.config.build_method()
-        self._phases = self._method.phases()
-        network = build_network(self._method, task.spec, len(task.classes), seed=0)
-        self._network = network.to(self._device)
-        self._live = params_of(self._network)  # what is copied in here is in the network
-        sizes = [len(rows) for rows in task.partition.train]
-        most = sum(sizes) if self._method.pooled else max(sizes)
-        self._trainer = Trainer(
-            self._network, task.config, task.spec, task.flip, self._device, most
-        )
-        self._store = PrivateStore(task.private) if task.private else None
-        self._shared: Params = {}
+        self._device = torch.device(work.device)
+        networks = work.networks()
+        self._benches = [
+            self._bench(stage, network.to(self._device), holds)
+            for stage, network, holds in zip(
+                work.stages, networks, holdings(work.stages, networks, work.local_norm), strict=True
+            )
+        ]
+        self._at = self._benches[0]
+        self._shapes = {n: t.shape for bench in self._benches for n, t in bench.live.items()}
+        self._store = PrivateStore(work.private) if work.private else None
+        self._received: Params = {}
         self._encoder_digest = ""
+        self._known: dict[int, tuple[str, Tensor]] = {}
+
+    def _bench(self, stage: Stage, network: Network, holds: Holds) -> _Bench:
+        work = self._work
+        trainer = Trainer(
+            network, stage.training, work.spec, work.flip, self._device, work.most_rows
+        )
+        phases = stage.method.phases(stage.training.epochs)
+        kept = {} if work.private else clone(first_kept(stage.method, network, holds))
+        return _Bench(stage, network, holds, phases, trainer, params_of(network), kept)
 
     @classmethod
-    def of(cls, task: Task, data: Dataset) -> Clients:
+    def of(cls, work: Work, data: Dataset) -> Clients:
         """The clients of a data set in this process's own memory."""
         train, test = (
             (torch.from_numpy(split.images), torch.from_numpy(split.labels))
             for split in (data.train, data.test)
         )
-        return cls(task, train, test)
+        return cls(work, train, test)
 
     @property
-    def upload(self) -> str:
-        """The kind of numbers in which updates travel."""
-        return self._task.config.upload
+    def wire(self) -> str:
+        """The kind of numbers that hold what clients send."""
+        return self._work.sending[-1].wire if self._work.sending else "float32"
 
-    def receive(self, shared: Params) -> None:
-        """Take the round's shared parameters, from which every client starts."""
-        self._shared = shared
+    def receive(self, received: Params, stage: int = 0) -> None:
+        """Take what the server sends, from which every client starts."""
+        self._at = self._benches[stage]
+        self._received = received
         self._encoder_digest = ""
 
     def fit(self, client: int, number: int) -> Update:
@@ -114,107 +121,128 @@ class Clients:
 
         The update holds the network's own tensors: copy them before the next client comes.
         """
-        config = self._task.config
-        if config.compile:
-            self._trainer.compile(self._phases)
-        self._load(client, number - 1)
-        random = torch.Generator().manual_seed(
-            torch_seed(config.seed, Purpose.TRAIN, number, client)
-        )
-        rows, _ = self._train_rows(client)
+        work, at = self._work, self._at
+        own = self._load(client, number - 1)
+        rows = work.train_rows(client)
         images, labels = self._pick(self._train_split, rows)
-        passed = int((number - 1) * config.build_schedule().stands_for)
-        lr = config.lr * config.lr_decay ** (passed // config.lr_decay_every)
-        losses = [
-            self._trainer.train(phase, images, labels, self._shared, lr, random)
-            for phase in self._phases
-        ]
-        epochs = [phase.epochs for phase in self._phases]
-        own = select(self._live, self._method.private)
-        if self._store and own:
-            self._store.write(client, number, clone(own), keep_all=config.validation > 0)
-        shared = select(self._live, self._method.shared)
-        if config.upload == "float16":
-            shared = {name: tensor.half().float() for name, tensor in shared.items()}
-        return Update(client, shared, len(rows), float(np.average(losses, weights=epochs)))
+        counts = torch.bincount(labels, minlength=len(work.classes)).to(torch.float32)
+        look = partial(self._looked_at, client, images)
+        pupil = Pupil(images, labels, self._received, own, counts, look)
+        if at.stage.training.compile:
+            at.trainer.compile(at.phases, pupil)
+        random = torch.Generator().manual_seed(torch_seed(work.seed, Purpose.TRAIN, number, client))
+        lr = at.stage.lr(stage_at(work.stages, number)[1])
+        results = [at.trainer.train(phase, pupil, lr, random) for phase in at.phases]
+        gradients = {name: mean for _, found in results for name, mean in found.items()}
+        beside, kept = at.stage.method.leave(Trained(at.live, self._received, own, gradients))
+        if self._store and at.holds.keeps_private:
+            private = select(at.live, lambda n: n in at.holds.private) | kept
+            self._store.write(client, number, clone(private), keep_all=work.keep_rounds)
+        sent = select(at.live, lambda n: n in at.holds.shared) | named_parts(beside)
+        for transform in work.sending:
+            seed = torch_seed(work.seed, Purpose.SEND, number, client)
+            sent = transform(sent, self._received, seed)
+        losses, epochs = [loss for loss, _ in results], [phase.epochs for phase in at.phases]
+        return Update(client, sent, len(rows), float(np.average(losses, weights=epochs)))
 
-    def _load(self, client: int, number: int) -> None:
-        """Make the network the client's: what all share, and its own as of round `number`."""
-        copy_params(self._shared, self._live)
-        if self._store:
-            if self._network.own is not self._network:
-                # A personal model begins as the model that its client first receives.
-                load_params(self._network.own, self._shared)
-            own = self._store.read(client, number)
-            _check_private(own, self._live, client)
-            copy_params(own, self._live)
-            if self._method.own_encoders:
-                self._encoder_digest = ""
+    def _looked_at(self, client: int, images: Tensor) -> Tensor:
+        """The features of a client's training images, kept for as long as the encoder stays."""
+        network = self._at.network
+        encoder, known = self._digest_of(network), self._known.get(client)
+        if known is None or known[0] != encoder:
+            before = network.encoder.training
+            known = encoder, extract(network.encoder.eval(), images)
+            network.encoder.train(before)
+            if sum(r.numel() for _, r in self._known.values()) > MOST_KNOWN:
+                self._known.clear()
+            self._known[client] = known
+        return known[1]
+
+    def _load(self, client: int, number: int) -> Params:
+        """Make the network the client's: what all share, and its own as of round `number`.
+
+        What it has kept that is no parameter of the network is in the answer only.
+        """
+        at = self._at
+        copy_params(select(self._received, is_weight), at.live)
+        own = self._store.read(client, number) if self._store else at.first_kept
+        _check_private(own, self._shapes, client)
+        here = select(own, at.live.__contains__)
+        copy_params(select(here, lambda n: not n.startswith(at.holds.copies)), at.live)
+        for name in at.stage.method.copies:
+            # A copy begins as the model that its client first receives.
+            copied = params_of(at.network.copy_named(name))
+            copy_params({n: at.live[n] for n in copied}, copied)
+        copy_params(select(here, lambda n: n.startswith(at.holds.copies)), at.live)
+        if at.holds.own_encoders:
+            self._encoder_digest = ""
+        return own
 
     def personalize(
         self, clients: Sequence[int], number: int, save_to: Path | None
     ) -> list[Personal]:
-        """Fit, keep and test the clients' own heads (Algorithm 1, stage 2) after round `number`.
-
-        Those whose heads are alike are fitted at once, which changes no bit of any head.
-        """
-        groups: dict[Hashable, list[_Pupil]] = {}
-        for client in clients:
-            pupil = self._pupil(client, number)
-            alike = pupil.personalizer.alike(pupil.learner)
-            key = ("alone", client) if alike is None else (pupil.personalizer, alike)
-            groups.setdefault(key, []).append(pupil)
-        return [one for group in groups.values() for one in self._teach(group, number, save_to)]
+        """Fit, keep and test the clients' own heads (Algorithm 1, stage 2) after round `number`."""
+        every, names = self._work.head_curve, self._work.classes
+        pupils = [self._pupil(client, number) for client in clients]
+        curves: list[list[tuple[int, float | None]]] = [[] for _ in pupils]
+        heads: dict[int, SavedHead] = {}
+        learners = [(pupil.personalizer, pupil.learner) for pupil in pupils]
+        for place, epoch, head in personalize(learners, names, every):
+            heads[place] = head
+            if every and epoch % every == 0:
+                accuracy = self._tested(pupils[place], head, pupils[place].test).accuracy
+                curves[place].append((epoch, accuracy))
+        return [
+            self._personal(pupil, heads[place], number, save_to, curves[place])
+            for place, pupil in enumerate(pupils)
+        ]
 
     def _pupil(self, client: int, number: int) -> _Pupil:
         """A client with the features of its images, ready to fit its head."""
-        config = self._task.config
+        partition = self._work.partition
         self._load(client, number)
-        own = self._network.own
-        self._network.eval()
-        train_rows, validation_rows = self._train_rows(client)
+        own = self._at.network.own
+        self._at.network.eval()
         learner = Learner(
-            self._features(own, self._train_split, train_rows),
+            self._features(own, self._train_split, partition.train[client]),
             self._method_head(),
-            torch_seed(config.seed, Purpose.HEAD, client) % 2**32,
+            torch_seed(self._work.seed, Purpose.HEAD, client) % 2**32,
         )
-        test = self._features(own, self._test_split, self._task.partition.test[client])
+        test = self._features(own, self._test_split, partition.test[client])
         held_out = None
-        if len(validation_rows):
-            held_out = self._features(own, self._train_split, validation_rows)
-        return _Pupil(client, config.build_personalizer(client), learner, test, held_out)
+        if partition.held_out and len(partition.held_out[client]):
+            held_out = self._features(own, self._train_split, partition.held_out[client])
+        return _Pupil(client, self._work.personalizers.of(client), learner, test, held_out)
 
-    def _teach(
-        self, group: Sequence[_Pupil], number: int, save_to: Path | None
-    ) -> Iterator[Personal]:
-        every, names = self._task.config.head_curve, self._task.classes
-        curves: list[list[tuple[int, float | None]]] = [[] for _ in group]
-        learners = [pupil.learner for pupil in group]
-        for epoch, heads in group[0].personalizer.heads(learners, names, every):
-            if every and epoch % every == 0:
-                for pupil, head, curve in zip(group, heads, curves, strict=True):
-                    curve.append((epoch, self._tested(pupil, head, pupil.test).accuracy))
-        for pupil, head, curve in zip(group, heads, curves, strict=True):
-            if every and not curve:  # done before the first epoch to look at
-                curve.append((every, self._tested(pupil, head, pupil.test).accuracy))
-            if not all(np.isfinite(array).all() for array in head.arrays.values()):
-                raise RepperError(
-                    f"the head of client {pupil.client} diverged: try a lower --head-lr, with "
-                    f"--resume to keep the encoder"
-                )
-            if save_to is not None:
-                head.save(save_to / f"{pupil.client}.safetensors")
-            yield Personal(
-                pupil.client,
-                self._tested(pupil, head, pupil.test),
-                self._tested(pupil, head, pupil.held_out) if pupil.held_out else None,
-                head.digest(),
-                self._store.digest(pupil.client, number) if self._store else "",
-                tuple(curve),
+    def _personal(
+        self,
+        pupil: _Pupil,
+        head: SavedHead,
+        number: int,
+        save_to: Path | None,
+        curve: list[tuple[int, float | None]],
+    ) -> Personal:
+        if self._work.head_curve and not curve:  # done before the first epoch to look at
+            accuracy = self._tested(pupil, head, pupil.test).accuracy
+            curve = [(self._work.head_curve, accuracy)]
+        if not all(np.isfinite(array).all() for array in head.arrays.values()):
+            raise RepperError(
+                f"the head of client {pupil.client} diverged: try a lower --head-lr, with "
+                f"--resume to keep the encoder"
             )
+        if save_to is not None:
+            head.save(save_to / f"{pupil.client}.safetensors")
+        return Personal(
+            pupil.client,
+            self._tested(pupil, head, pupil.test),
+            self._tested(pupil, head, pupil.held_out) if pupil.held_out else None,
+            head.digest(),
+            self._store.digest(pupil.client, number) if self._store else "",
+            tuple(curve),
+        )
 
     def _tested(self, pupil: _Pupil, head: SavedHead, features: Features) -> Score:
-        counts = np.bincount(pupil.learner.train.labels, minlength=len(self._task.classes))
+        counts = np.bincount(pupil.learner.train.labels, minlength=len(self._work.classes))
         return score(pupil.client, head.kind, counts, features.labels, head.predict(features.r))
 
     def probe(self) -> float | None:
@@ -222,18 +250,18 @@ class Clients:
 
         There is none without a common encoder.
         """
-        config = self._task.config
-        own = [name for name in self._live if not self._method.shared(name)]
-        if not config.knn or any(map(is_encoder, own)):
+        knn, at = self._work.knn, self._at
+        own = [name for name in at.live if is_encoder(name) and name not in self._received]
+        if not knn or own:
             return None
-        copy_params(self._shared, self._live)
-        self._network.eval()
-        random = stream(config.seed, Purpose.PROBE)
+        copy_params(select(self._received, is_weight), at.live)
+        at.network.eval()
+        random = stream(self._work.seed, Purpose.PROBE)
         memory, queries = (
-            self._features(self._network, split, np.sort(random.permutation(len(split[1]))[:count]))
+            self._features(at.network, split, np.sort(random.permutation(len(split[1]))[:count]))
             for split, count in (
-                (self._train_split, config.knn),
-                (self._test_split, max(1, config.knn // 2)),
+                (self._train_split, knn),
+                (self._test_split, max(1, knn // 2)),
             )
         )
         return knn_accuracy(memory.r, memory.labels, queries.r, queries.labels)
@@ -255,27 +283,10 @@ class Clients:
         return self._encoder_digest
 
     def _method_head(self) -> LinearLayer | None:
-        if (head := self._network.own.linear_head) is None:
+        if (layer := self._at.network.own.classifier) is None:
             return None
-        return (
-            head.weight.detach().cpu().numpy().copy(),
-            head.bias.detach().cpu().numpy().copy(),
-        )
-
-    def _train_rows(self, client: int) -> tuple[Rows, Rows]:
-        """The rows a client learns from, and those it keeps for validation.
-
-        The number after the last client's is that of one who holds the images of all in stage 1.
-        """
-        config, held = self._task.config, self._task.partition.train
-        if client == len(held):
-            each = [self._train_rows(one) for one in config.stage1()]
-            return np.concatenate([t for t, _ in each]), np.concatenate([v for _, v in each])
-        rows = held[client]
-        kept = round(config.validation * len(rows)) if config.validation else 0
-        kept = min(max(kept, 1), len(rows) - 2) if config.validation else 0
-        order = stream(config.seed, Purpose.VALIDATION, client).permutation(rows)
-        return np.sort(order[kept:]), np.sort(order[:kept])
+        weight, bias = (tensor.detach().cpu().numpy().copy() for tensor in layer)
+        return weight, bias
 
     def _pick(self, split: Labelled, rows: Rows) -> Labelled:
         images, labels = (tensor[torch.from_numpy(rows)].to(self._device) for tensor in split)
@@ -298,10 +309,10 @@ def groups(partition: Partition, clients: Sequence[int], workers: int) -> Iterat
         yield part
 
 
-def _check_private(own: Params, network: Params, client: int) -> None:
+def _check_private(own: Params, known: Mapping[str, torch.Size], client: int) -> None:
     """Refuse private parameters that do not fit; copying them might go well all the same."""
     for name, value in own.items():
-        if name not in network or network[name].shape != value.shape:
+        if known.get(name.partition(":")[2] or name) != value.shape:
             raise RepperError(
                 f"the private parameters of client {client} do not belong to this run: {name}"
             )

@@ -19,17 +19,21 @@ from repper.params import Params
 
 @dataclass(frozen=True)
 class Update:
-    """All that leaves a client in stage 1."""
+    """All that leaves a client in a round: parameters, its number of examples, its mean loss.
+
+    `sent` has the weights it shares by name, and what travels beside them by part and name, such as
+    `control:head.bias` (`repper.names`).
+    """
 
     client: int
-    shared: Params
+    sent: Params
     examples: int
     loss: float
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A client that was asked for an update, gave none that is any good, and is done without."""
+    """A cohort member left out of the mean, and why."""
 
     client: int
     reason: str
@@ -37,17 +41,19 @@ class Absent:
 
 @dataclass(frozen=True)
 class Personal:
-    """What leaves a client in stage 2, in simulation: its scores, and digests of what it keeps.
+    """What leaves a client that has its head: its scores, and digests of what it keeps.
 
-    `curve` has its test accuracy after some epochs of its head, if asked for.
+    `curve` has its test accuracy after some epochs of its head, if asked for. A site tells of all
+    this at most an accuracy, `told`, and the digest of what it keeps; None is not told.
     """
 
     client: int
-    test: Score
+    test: Score | None
     validation: Score | None
-    head_digest: str
-    private_digest: str = ""
+    head_digest: str | None
+    private_digest: str | None = ""
     curve: tuple[tuple[int, float | None], ...] = ()
+    told: float | None = None
 
 
 class Engine(ABC):
@@ -59,20 +65,31 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
-        """Let each client of the cohort train in round `number`; updates come in any order."""
+    def fit(
+        self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
+    ) -> Iterator[Update | Absent]:
+        """Let each client of the cohort train in round `number`; updates come in any order.
 
-    @abstractmethod
-    def personalize(
-        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
-    ) -> Iterator[Personal]:
-        """Let each client fit its head, keep it in `save_to` if given, and test it.
-
-        `shared` and what clients have of their own are those after round `number`.
+        `received` is what the server sends: the parameters that clients share, what travels beside
+        them, and in a later stage what earlier ones have left. `stage` is its place in the run.
         """
 
     @abstractmethod
-    def probe(self, shared: Params) -> float | None:
+    def personalize(
+        self,
+        received: Params,
+        clients: Sequence[int],
+        number: int,
+        save_to: Path | None,
+        stage: int = 0,
+    ) -> Iterator[Personal]:
+        """Let each client fit its head, keep it in `save_to` if given, and test it.
+
+        `received` and what clients have of their own are those after round `number`.
+        """
+
+    @abstractmethod
+    def probe(self, received: Params, stage: int = 0) -> float | None:
         """The k-NN accuracy of the shared encoder on a fixed sample of all images, if asked for."""
 
     def __enter__(self) -> Self:

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Task, groups
+from repper.engines.by_value import ByValue
+from repper.engines.client import groups
 from repper.engines.engine import Engine, Personal, Update
 from repper.engines.processes import cores, keeping_memory, start_method, without_main_module
 from repper.engines.shared_memory import SharedTensor
-from repper.engines.worker import Layout, work
+from repper.engines.work import Work
+from repper.engines.worker import Layouts, serve
 from repper.errors import RepperError
 from repper.params import Params, copy_params
 
@@ -43,11 +45,13 @@ class _Worker:
 class PoolEngine(Engine):
     """Images and weights lie in shared memory; only a job's name and its small answer are sent."""
 
-    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
-        self._task = task
-        self._count = min(workers or cores(), task.partition.clients)
-        self._layout = Layout.of(task)
-        self._received = SharedTensor((self._layout.size,), torch.float32)
+    def __init__(self, work: Work, data: Dataset, workers: int) -> None:
+        self._work = work
+        self._count = min(workers or cores(), work.partition.clients)
+        self._layouts = Layouts.of(work)
+        self._received = SharedTensor(
+            (max(layouts.received.size for layouts in self._layouts),), torch.float32
+        )
         self._splits = [
             (SharedTensor.copy_of(split.images), SharedTensor.copy_of(split.labels))
             for split in (data.train, data.test)
@@ -56,13 +60,14 @@ class PoolEngine(Engine):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        context = start_method()
+        context, packed = start_method(), ByValue.pack(self._work)
+        size = max(layouts.sent.size for layouts in self._layouts)
         for number in range(self._count):
             ours, theirs = context.Pipe()
-            sent = SharedTensor((2, self._layout.size), torch.float32)
+            sent = SharedTensor((2, size), torch.float32)
             process = context.Process(
-                target=work,
-                args=(theirs, self._task, self._layout, self._splits, self._received, sent),
+                target=serve,
+                args=(theirs, packed, self._layouts, self._splits, self._received, sent),
                 name=f"repper worker {number}",
                 daemon=True,
             )
@@ -76,43 +81,47 @@ class PoolEngine(Engine):
         self._stop()
         super().__exit__(*error)
 
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
-        self._send(shared)
+    def fit(
+        self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
+    ) -> Iterator[Update]:
+        self._send(received, stage)
         jobs: list[Job] = [("fit", client, number) for client in cohort]
+        layout = self._layouts[stage].sent
 
         def with_params(answer: Tensor, update: Update) -> Update:
-            return replace(update, shared=self._layout.views(answer.clone()))
+            return replace(update, sent=layout.views(answer.clone()))
 
-        yield from self._map(jobs, with_params, [self._examples(client) for client in cohort])
+        sizes = [len(self._work.train_rows(client)) for client in cohort]
+        yield from self._map(jobs, with_params, sizes)
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
+        self,
+        received: Params,
+        clients: Sequence[int],
+        number: int,
+        save_to: Path | None,
+        stage: int = 0,
     ) -> Iterator[Personal]:
-        self._send(shared)
-        parts = groups(self._task.partition, clients, self._count)
+        self._send(received, stage)
+        parts = groups(self._work.partition, clients, self._count)
         jobs: list[Job] = [("personalize", part, number, save_to) for part in parts]
         for personal in self._map(jobs):
             yield from personal
 
-    def probe(self, shared: Params) -> float | None:
-        if not self._task.config.knn:
+    def probe(self, received: Params, stage: int = 0) -> float | None:
+        if not self._work.knn:
             return None
-        self._send(shared)
+        self._send(received, stage)
         [accuracy] = self._map([("probe",)])
         return None if accuracy is None else float(accuracy)
 
-    def _send(self, shared: Params) -> None:
+    def _send(self, received: Params, stage: int) -> None:
         """Put the parameters where every worker reads them, once for a whole round."""
         if not self._workers:
             raise RuntimeError("the pool is used outside its `with` block, or after a failure")
-        copy_params(shared, self._layout.views(self._received.tensor))
+        copy_params(received, self._layouts[stage].received.views(self._received.tensor))
         for worker in self._workers:
-            self._tell(worker, (0, "receive"))
-
-    def _examples(self, client: int) -> int:
-        """How much work a client is; one who holds the images of all is alone in his round."""
-        held = self._task.partition.train
-        return len(held[client]) if client < len(held) else 0
+            self._tell(worker, (0, "receive", stage))
 
     def _map(
         self,

@@ -8,30 +8,38 @@ from pathlib import Path
 from typing import final
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task, groups
+from repper.engines.client import Clients, groups
 from repper.engines.engine import Engine, Personal, Update
+from repper.engines.work import Work
 from repper.params import Params, clone
 
 
 @final
 class SerialEngine(Engine):
-    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
-        self._clients = Clients.of(task, data)
-        self._partition = task.partition
+    def __init__(self, work: Work, data: Dataset, workers: int) -> None:
+        self._clients = Clients.of(work, data)
+        self._partition = work.partition
 
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update]:
-        self._clients.receive(shared)
+    def fit(
+        self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
+    ) -> Iterator[Update]:
+        self._clients.receive(received, stage)
         for client in cohort:
             update = self._clients.fit(client, number)
-            yield replace(update, shared=clone(update.shared))
+            yield replace(update, sent=clone(update.sent))
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
+        self,
+        received: Params,
+        clients: Sequence[int],
+        number: int,
+        save_to: Path | None,
+        stage: int = 0,
     ) -> Iterator[Personal]:
-        self._clients.receive(shared)
+        self._clients.receive(received, stage)
         for group in groups(self._partition, clients, workers=1):
             yield from self._clients.personalize(group, number, save_to)
 
-    def probe(self, shared: Params) -> float | None:
-        self._clients.receive(shared)
+    def probe(self, received: Params, stage: int = 0) -> float | None:
+        self._clients.receive(received, stage)
         return self._clients.probe()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -11,11 +12,36 @@ from torch import Tensor
 from repper.augment import Level, augment
 from repper.batches import batches
 from repper.compiler import compiled, compiling
-from repper.config import Config
 from repper.encoders.encoder import EncoderSpec
-from repper.losses import proximal
-from repper.methods.method import Loss, Network, Phase
+from repper.methods.method import Phase, Seen
+from repper.methods.network import Network
+from repper.methods.stage import Training
+from repper.names import is_encoder
 from repper.params import Params, clone, copy_params, params_of
+
+LossOf = Callable[[Tensor, Tensor], Tensor]
+"""A phase's loss as a function of views, or of features that are known, and their labels."""
+
+
+def _no_features() -> Tensor:
+    raise TypeError("this phase trains on features, and nobody has them")
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """What a client brings to its training.
+
+    `received` is what the server sent and `own` what the client has kept, for losses that look at
+    it; `counts` are its images of every class. `features` gives those of its images as they are,
+    for phases that need no more.
+    """
+
+    images: Tensor
+    labels: Tensor
+    received: Params
+    own: Params
+    counts: Tensor
+    features: Callable[[], Tensor] = _no_features
 
 
 class Trainer:
@@ -24,19 +50,21 @@ class Trainer:
     def __init__(
         self,
         network: Network,
-        config: Config,
+        training: Training,
         spec: EncoderSpec,
         flip: bool,
         device: torch.device,
         most: int,
     ) -> None:
         """Clients have at most `most` images."""
-        self._network, self._config, self._spec, self._flip = network, config, spec, flip
+        self._network, self._training, self._spec, self._flip = network, training, spec, flip
         self._device, self._most = device, most
         self._optimizers: dict[Phase, torch.optim.Adam] = {}
-        self._compiled: dict[Phase, Loss] = {}
+        self._compiled: dict[Phase, LossOf] = {}
+        self._around: Params = {}
+        """What compiled losses look at besides a batch, in memory that stays where it is."""
 
-    def compile(self, phases: Sequence[Phase]) -> None:
+    def compile(self, phases: Sequence[Phase], like: Pupil) -> None:
         """Compile every phase's loss, once, on images of no client.
 
         The compiler looks at the first batch it sees. With a client's, the code would depend on who
@@ -48,66 +76,112 @@ class Trainer:
         before, spec = clone(live), self._spec
         with compiling():
             for phase in phases:
-                self._set_moving(phase)
-                count = phase.views * min(self._config.batch, self._most)
-                blank = torch.zeros(count, spec.channels, spec.size, spec.size)
-                views = blank.to(self._device, memory_format=torch.channels_last)
+                moving = self._set_moving(phase)
+                count = max(1, phase.views) * min(self._training.batch, self._most)
+                if self.on_features(phase):
+                    blank = torch.zeros(count, self._network.encoder.features)
+                    seen = blank.to(self._device)
+                else:
+                    blank = torch.zeros(count, spec.channels, spec.size, spec.size)
+                    seen = blank.to(self._device, memory_format=torch.channels_last)
                 labels = torch.zeros(count, dtype=torch.int64, device=self._device)
-                self._compiled[phase] = compiled(self._loss_of(phase))
-                self._compiled[phase](views, labels).backward()
+                self._compiled[phase] = compiled(self._loss_of(phase, moving, self._fixed(like)))
+                self._compiled[phase](seen, labels).backward()
         self._network.zero_grad()
         copy_params(before, live)
 
-    def train(
-        self,
-        phase: Phase,
-        images: Tensor,
-        labels: Tensor,
-        anchors: Params,
-        lr: float,
-        random: torch.Generator,
-    ) -> float:
-        """Run one phase and return the mean loss over its images and epochs.
+    def _fixed(self, pupil: Pupil) -> Pupil:
+        """The same values in memory that stays, for compiled code remembers where it looks."""
+        flat = {f"received {n}": t for n, t in pupil.received.items()}
+        flat |= {f"own {n}": t for n, t in pupil.own.items()} | {"counts": pupil.counts}
+        for name, tensor in flat.items():
+            if name not in self._around:
+                self._around[name] = tensor.detach().to(self._device, copy=True)
+        copy_params(flat, self._around)
+        return Pupil(
+            pupil.images,
+            pupil.labels,
+            {name: self._around[f"received {name}"] for name in pupil.received},
+            {name: self._around[f"own {name}"] for name in pupil.own},
+            self._around["counts"],
+            pupil.features,
+        )
 
-        `anchors` are the parameters that the server sent, for a phase that pulls towards them.
+    def train(
+        self, phase: Phase, pupil: Pupil, lr: float, random: torch.Generator
+    ) -> tuple[float, Params]:
+        """Run one phase; the mean loss over its images and epochs.
+
+        And the mean gradient over its steps of what moved, if the phase asks for it.
         """
         moving = self._set_moving(phase)
-        loss_of = self._compiled.get(phase) or self._loss_of(phase)
-        parameters = list(moving.values())
-        towards = [
-            anchors[name.removeprefix("personal.")].to(self._device)
-            for name in (moving if phase.pull else ())
-        ]
-        optimizer = self._optimizer(phase, parameters, lr)
-        total = torch.zeros((), device=self._device)
+        if phase in self._compiled:
+            self._fixed(pupil)
+            loss_of = self._compiled[phase]
+        else:
+            loss_of = self._loss_of(phase, moving, pupil)
+        optimizer = self._optimizer(phase, list(moving.values()), lr)
+        gradients = {n: torch.zeros_like(p) for n, p in moving.items()} if phase.gradients else {}
+        total, steps = torch.zeros((), device=self._device), 0
+        for seen, labels, count in self._batches(phase, pupil, random):
+            optimizer.zero_grad()
+            loss = loss_of(seen, labels)
+            loss.backward()
+            for name, summed in gradients.items():
+                summed += cast(Tensor, moving[name].grad)
+            optimizer.step()
+            total += loss.detach() * count
+            steps += 1
+        mean = {name: summed / steps for name, summed in gradients.items()}
+        return float(total) / (phase.epochs * len(pupil.labels)), mean
+
+    def _batches(
+        self, phase: Phase, pupil: Pupil, random: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """What the network is shown, its labels, and of how many images it is."""
+        # If the encoder stands still and images are shown as they are, one look is enough.
+        images = pupil.features() if self.on_features(phase) else pupil.images
+        level = cast(Level, self._training.augment if phase.views else "none")
+        views = max(1, phase.views)
         for _ in range(phase.epochs):
-            for rows in batches(len(labels), self._config.batch, random):
+            for rows in batches(len(pupil.labels), self._training.batch, random):
                 rows = rows.to(self._device)
                 batch = images[rows]
-                views = torch.cat([self._view(batch, random) for _ in range(phase.views)])
-                optimizer.zero_grad()
-                loss = loss_of(views, labels[rows].repeat(phase.views))
-                if phase.pull:
-                    loss = loss + phase.pull * proximal(parameters, towards)
-                loss.backward()
-                optimizer.step()
-                total += loss.detach() * len(rows)
-        return float(total) / (phase.epochs * len(labels))
+                if images is pupil.images:
+                    drawn = [augment(batch, level, self._flip, random) for _ in range(views)]
+                    batch = torch.cat(drawn)
+                yield batch, pupil.labels[rows].repeat(views), len(rows)
 
-    def _loss_of(self, phase: Phase) -> Loss:
-        """The phase's loss as a function of views and their labels."""
-        network = self._network.own if phase.personal else self._network
-        half = self._config.precision == "bfloat16"
+    def on_features(self, phase: Phase) -> bool:
+        """Whether a phase sees the same features of an image in every epoch."""
+        if phase.views or phase.network or phase.beside:
+            return False
+        encoder = (name for name, _ in self._network.named_parameters() if is_encoder(name))
+        return not any(map(phase.moves, encoder))
+
+    def _loss_of(self, phase: Phase, moving: Mapping[str, Tensor], pupil: Pupil) -> LossOf:
+        """The phase's loss as a function of views, or of features, and their labels."""
+        network = self._network.copy_named(phase.network)
+        look = network.of_features if self.on_features(phase) else network
+        beside = {name: self._network.copy_named(name) for name in phase.beside}
+        half = self._training.precision == "bfloat16"
+        prefix = f"{phase.network}."
+        named = {name.removeprefix(prefix): parameter for name, parameter in moving.items()}
+        received = {n: t.to(self._device) for n, t in pupil.received.items()}
+        own = {n: t.to(self._device) for n, t in pupil.own.items()}
+        counts = pupil.counts.to(self._device)
 
         def loss_of(views: Tensor, labels: Tensor) -> Tensor:
             with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-                outputs = network(views)
-            return phase.loss(outputs.float(), labels)
+                outputs = look(views)
+                for name, other in beside.items():
+                    with torch.no_grad():
+                        theirs = other(views)
+                    outputs = outputs | {f"{name}.{part}": t for part, t in theirs.items()}
+            outputs = {part: tensor.float() for part, tensor in outputs.items()}
+            return phase.loss(Seen(outputs, labels, named, received, own, counts))
 
         return loss_of
-
-    def _view(self, images: Tensor, random: torch.Generator) -> Tensor:
-        return augment(images, cast(Level, self._config.augment), self._flip, random)
 
     def _set_moving(self, phase: Phase) -> dict[str, Tensor]:
         """Let what the phase names move, and return it; freeze the rest, its statistics too."""
@@ -127,7 +201,7 @@ class Trainer:
         known = self._optimizers.get(phase)
         if known is None:
             known = self._optimizers[phase] = torch.optim.Adam(
-                parameters, lr=lr, weight_decay=self._config.weight_decay, fused=True
+                parameters, lr=lr, weight_decay=self._training.weight_decay, fused=True
             )
         known.param_groups[0]["lr"] = lr
         state = [tensor for values in known.state.values() for tensor in values.values()]

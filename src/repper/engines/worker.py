@@ -12,13 +12,15 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from repper.engines.client import Clients, Task
+from repper.engines.by_value import ByValue
+from repper.engines.client import Clients
 from repper.engines.engine import Update, one_thread
 from repper.engines.processes import leave_with_parent
 from repper.engines.shared_memory import SharedTensor
+from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.methods.method import build_network
-from repper.params import Params, copy_params, params_of, select
+from repper.methods.network import first_received, holdings, to_send
+from repper.params import Params, copy_params
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,7 @@ class Layout:
     shapes: dict[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, task: Task) -> Layout:
-        method = task.config.build_method()
-        network = build_network(method, task.spec, len(task.classes), seed=0)
-        params = select(params_of(network), method.shared)
+    def of(cls, params: Params) -> Layout:
         return cls({name: tuple(t.shape) for name, t in params.items()})
 
     @property
@@ -39,8 +38,9 @@ class Layout:
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
     def views(self, flat: Tensor) -> Params:
-        """The parameters by name, as views of the vector."""
-        parts = flat.split([torch.Size(shape).numel() for shape in self.shapes.values()])
+        """The parameters by name, as views of the beginning of a vector."""
+        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
+        parts = flat[: self.size].split(sizes)
         return {n: _view(p, s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
 
 
@@ -52,10 +52,29 @@ def _view(part: Tensor, shape: tuple[int, ...]) -> Tensor:
     return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
 
-def work(
+@dataclass(frozen=True)
+class Layouts:
+    """What the server sends in a stage, and what comes back."""
+
+    received: Layout
+    sent: Layout
+
+    @classmethod
+    def of(cls, work: Work) -> list[Layouts]:
+        """Those of every stage."""
+        networks, found = work.networks(), []
+        for stage, network, holds in zip(
+            work.stages, networks, holdings(work.stages, networks, work.local_norm), strict=True
+        ):
+            received = first_received(stage.method, network, holds)
+            found.append(cls(Layout.of(received), Layout.of(to_send(received, holds))))
+        return found
+
+
+def serve(
     connection: Connection,
-    task: Task,
-    layout: Layout,
+    packed: ByValue,
+    layouts: list[Layouts],
     splits: list[tuple[SharedTensor, SharedTensor]],
     received: SharedTensor,
     sent: SharedTensor,
@@ -65,19 +84,21 @@ def work(
     threading.Thread(target=leave_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         clients: Clients | None = None
-        shared = layout.views(received.tensor)
-        outgoing = [layout.views(row) for row in sent.tensor]
+        stage = 0
         while True:
             row, verb, *arguments = connection.recv()
             try:
-                clients = clients or Clients(task, *[(s.tensor, t.tensor) for s, t in splits])
+                clients = clients or Clients(
+                    packed.open(), *[(s.tensor, t.tensor) for s, t in splits]
+                )
                 if verb == "receive":
-                    clients.receive(shared)
+                    [stage] = arguments
+                    clients.receive(layouts[stage].received.views(received.tensor), stage)
                     continue
                 answer = getattr(clients, verb)(*arguments)
                 if isinstance(answer, Update):
-                    copy_params(answer.shared, outgoing[row])
-                    answer = replace(answer, shared={})
+                    copy_params(answer.sent, layouts[stage].sent.views(sent.tensor[row]))
+                    answer = replace(answer, sent={})
                 message = ("done", answer)
             except RepperError as error:
                 message = ("error", str(error))

@@ -11,7 +11,7 @@ from repper.config import OPTIONS
 from repper.files import write_atomically
 
 OF_THE_FEDERATION: dict[str, Any] = {
-    "federation": "simulation", "sites": "", "classes": "", "round-timeout": 0.0, "min-cohort": 0,
+    "sites": "", "classes": "", "round-timeout": 0.0, "min-cohort": 0,
     "resume": False, "overwrite": False,
 }  # fmt: skip
 """Keys of a run's configuration that are no settings of `repper run`, with their defaults."""
@@ -21,7 +21,9 @@ def write_app(folder: Path) -> None:
     """The app folder that `flwr run` takes, with every setting of `repper run` in its config."""
     config = dict(OF_THE_FEDERATION)
     for option in OPTIONS.values():
-        config[option.key] = "" if option.default is None else option.default
+        # A default of one owner need not be that of another: what is not given is left to them.
+        left = option.default is None or option.owners
+        config[option.key] = "" if left else option.default
     project = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task
+from repper.engines.client import Clients
 from repper.engines.engine import Absent, Engine, Personal, Update
+from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import check
 from repper.flower import wire
+from repper.methods.network import Holds, holdings, to_send
 from repper.params import Params
 
 PAUSE, LONGEST_PAUSE = 0.1, 1.0
@@ -42,6 +44,26 @@ class Place(NamedTuple):
 
     node: int
     since: str = ""
+
+
+class Nodes(Protocol):
+    """The place of every client that can be asked now."""
+
+    def __contains__(self, client: object, /) -> bool: ...
+    def __getitem__(self, client: int, /) -> Place: ...
+
+
+@dataclass(frozen=True)
+class Anywhere:
+    """Nodes of which each can be any client: client after client, they take turns."""
+
+    nodes: Sequence[int]
+
+    def __contains__(self, client: object) -> bool:
+        return bool(self.nodes)
+
+    def __getitem__(self, client: int) -> Place:
+        return Place(self.nodes[client % len(self.nodes)])
 
 
 @dataclass(frozen=True)
@@ -69,10 +91,11 @@ class GridEngine(Engine):
     def __init__(
         self,
         grid: Grid,
-        nodes: Callable[[], Mapping[int, Place]],
+        nodes: Callable[[], Nodes],
         settings: wire.Told,
+        holds: Sequence[Holds],
         *,
-        names: Sequence[str],
+        names: Callable[[int], str],
         patience: Patience = PATIENT,
         tell: Callable[..., None] = lambda *what, **said: None,
         declared: Mapping[int, int] | None = None,
@@ -80,15 +103,20 @@ class GridEngine(Engine):
         self._grid = grid
         self._nodes = nodes
         self._settings = settings
-        self._names = names
+        self._holds = holds
+        self._name = names
         self._patience = patience
         self._tell = tell
         self._declared = declared or {}
 
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
+    def fit(
+        self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
+    ) -> Iterator[Update | Absent]:
+        like = to_send(received, self._holds[stage])
+
         def read(reply: Message, client: int) -> Update:
             update = wire.update_in(reply, client)
-            check(update, shared, number)
+            check(update, like, number)
             declared = self._declared.get(client, update.examples)
             if update.examples != declared:
                 raise RepperError(
@@ -96,26 +124,41 @@ class GridEngine(Engine):
                 )
             return update
 
-        arrays = wire.arrays_of(shared)
-        yield from self._ask(wire.FIT, cohort, {"round": number}, arrays, read, self._patience)
+        told: wire.Told = {"round": number, "stage": stage}
+        arrays = wire.arrays_of(received)
+        yield from self._ask(wire.FIT, cohort, told, arrays, read, self._patience)
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
+        self,
+        received: Params,
+        clients: Sequence[int],
+        number: int,
+        save_to: Path | None,
+        stage: int = 0,
     ) -> Iterator[Personal]:
-        def read(reply: Message, client: int) -> Personal:
-            return wire.personal_in(wire.told_in(reply)["personal"])
-
-        told: wire.Told = {"round": number, "save_to": str(save_to) if save_to else ""}
-        arrays, patience = wire.arrays_of(shared), Patience(self._patience.seconds)
-        for answer in self._ask(wire.PERSONALIZE, clients, told, arrays, read, patience):
+        told: wire.Told = {
+            "round": number, "stage": stage, "save_to": str(save_to) if save_to else "",
+        }  # fmt: skip
+        arrays, patience = wire.arrays_of(received), self.patience_for_heads
+        for answer in self._ask(
+            wire.PERSONALIZE, clients, told, arrays, self.personal_in, patience
+        ):
             if isinstance(answer, Personal):
                 yield answer
+
+    @property
+    def patience_for_heads(self) -> Patience:
+        return Patience(self._patience.seconds)
+
+    def personal_in(self, reply: Message, client: int) -> Personal:
+        """What a client says of its head."""
+        return wire.personal_in(wire.told_in(reply)["personal"])
 
     def told_to(self, clients: Sequence[int]) -> Mapping[int, wire.Told]:
         """What a question says to one client only."""
         return {client: {"client": client} for client in clients}
 
-    def probe(self, shared: Params) -> float | None:
+    def probe(self, received: Params, stage: int = 0) -> float | None:
         return None
 
     def _ask(
@@ -148,7 +191,7 @@ class GridEngine(Engine):
                 here = self._nodes()
                 for client in asking.ask({c: here[c] for c in waiting if c in here}):
                     if waiting[client] == UNANSWERED:
-                        self._note(f"asking {self._names[client]} again: it has come back")
+                        self._note(f"asking {self._name(client)} again: it has come back")
                     waiting[client] = UNANSWERED
                 look = now + LOOK
             for client, answer in asking.answers():
@@ -167,7 +210,7 @@ class GridEngine(Engine):
                         hopeless[client] = waiting.pop(client)
                     else:
                         bad |= set() if away else {client}
-                        self._note(f"asking {self._names[client]} again: {why}")
+                        self._note(f"asking {self._name(client)} again: {why}")
                 else:
                     del waiting[client]
                     yield good
@@ -179,7 +222,7 @@ class GridEngine(Engine):
                 if patience.least is not None and done >= least:
                     break
                 for client, why in waiting.items():
-                    self._note(f"waiting for {self._names[client]}: {why}")
+                    self._note(f"waiting for {self._name(client)}: {why}")
                 end = now + patience.seconds
             if waiting:
                 time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / 20))
@@ -191,7 +234,7 @@ class GridEngine(Engine):
         self._tell("note", text=text)
 
     def _too_few(self, hopeless: Mapping[int, str]) -> str:
-        each = "; ".join(f"{self._names[c]}, asked twice: {why}" for c, why in hopeless.items())
+        each = "; ".join(f"{self._name(c)}, asked twice: {why}" for c, why in hopeless.items())
         return f"too few good answers: {each}"
 
 
@@ -241,12 +284,14 @@ class SimulatedNodes(GridEngine):
     """Nodes that can each be any client of one data set, which is here, too, for probes."""
 
     def __init__(
-        self, grid: Grid, task: Task, data: Dataset, nodes: Callable[[], Mapping[int, Place]]
+        self, grid: Grid, work: Work, data: Dataset, nodes: Callable[[], Sequence[int]]
     ) -> None:
-        names = [f"client {n}" for n in range(task.partition.clients + 1)]
-        super().__init__(grid, nodes, {}, names=names)
-        self._probes = Clients.of(task, data)
+        holds = holdings(work.stages, work.networks(), work.local_norm)
+        super().__init__(
+            grid, lambda: Anywhere(tuple(nodes())), {}, holds, names=lambda n: f"client {n}"
+        )
+        self._probes = Clients.of(work, data)
 
-    def probe(self, shared: Params) -> float | None:
-        self._probes.receive(shared)
+    def probe(self, received: Params, stage: int = 0) -> float | None:
+        self._probes.receive(received, stage)
         return self._probes.probe()

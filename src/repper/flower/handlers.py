@@ -63,14 +63,14 @@ def answering(handler: Handler) -> Handler:
 def fitted(clients: Clients, message: Message) -> Message:
     """The answer of the client that a message asks to train."""
     told = wire.told_in(message)
-    clients.receive(wire.shared_in(message))
-    return wire.update_reply(clients.fit(told["client"], told["round"]), message, clients.upload)
+    clients.receive(wire.received_in(message), told["stage"])
+    return wire.update_reply(clients.fit(told["client"], told["round"]), message, clients.wire)
 
 
 def personalized(clients: Clients, message: Message) -> Message:
     """The whole result of a client, for a simulation."""
     told = wire.told_in(message)
-    clients.receive(wire.shared_in(message))
+    clients.receive(wire.received_in(message), told["stage"])
     save_to = Path(told["save_to"]) if told["save_to"] else None
     [one] = clients.personalize([told["client"]], told["round"], save_to)
     return wire.said({"personal": wire.personal_text(one)}, message)

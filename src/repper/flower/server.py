@@ -9,31 +9,32 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+import numpy as np
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from repper.config import Config
-from repper.config_file import write_config
-from repper.encoders.encoder import SHARED, save_encoder
+from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
-from repper.evaluate import mean_of
 from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
-from repper.flower.site import spec_of, travelling
-from repper.methods.schedule import cohort_size
-from repper.params import Params, clone, is_encoder, params_of, select
+from repper.flower.site import spec_of_sites, travelling
+from repper.methods.network import Holds, holdings
+from repper.methods.stage import cohort_size
+from repper.names import is_encoder
+from repper.partition import Partition
+from repper.registry import is_reference
 from repper.runs import run_folder
-from repper.runs.environment import environment
-from repper.runs.execute import RoundDone, stage1
-from repper.runs.plan import initial_network, resolve_device
-from repper.runs.result import digest_of_all
-from repper.runs.rounds import Checkpoint, read_checkpoint, read_rounds
+from repper.runs.execute import Finished, RoundDone, Started, carry_out
+from repper.runs.plan import Clientele, Plan, initial_networks, make_work, settled
+from repper.runs.rounds import read_rounds
+from repper.things import KINDS_OF_THINGS
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class SitesEngine(GridEngine):
         grid: Grid,
         roster: Sequence[tuple[str, int]],
         settings: wire.Told,
+        holds: Sequence[Holds],
         folder: Path,
         patience: Patience,
         tell: Tell,
@@ -136,8 +138,9 @@ class SitesEngine(GridEngine):
             return {c: here[name] for c, name in enumerate(names) if name in here}
 
         super().__init__(
-            grid, nodes, settings, names=names, patience=patience, tell=tell, declared=declared
-        )
+            grid, nodes, settings, holds,
+            names=names.__getitem__, patience=patience, tell=tell, declared=declared,
+        )  # fmt: skip
         self._folder = folder
 
     def told_to(self, clients: Sequence[int]) -> Mapping[int, wire.Told]:
@@ -148,116 +151,144 @@ class SitesEngine(GridEngine):
         last = {c: r["round"] for r in read_rounds(self._folder) for c in r["cohort"]}
         return {client: {"client": client, "last": last.get(client, 0)} for client in clients}
 
-    def let_personalize(self, shared: Params, number: int) -> Iterator[tuple[int, wire.Told]]:
-        """Let every site fit its head; what it says of it, which may be nothing."""
+    @property
+    def patience_for_heads(self) -> Patience:
+        return replace(self._patience, least=0 if self._patience.least else None)
 
-        def read(reply: Message, client: int) -> tuple[int, wire.Told]:
-            said = wire.told_in(reply)
-            accuracy, private = said.get("accuracy"), said.get("private", "")
-            if accuracy is not None and not (type(accuracy) is float and 0 <= accuracy <= 100):
-                raise RepperError(f"it says that its accuracy is {accuracy!r}")
-            if not re.fullmatch(r"(?:[0-9a-f]{64})?", str(private)):
-                raise RepperError(f"it gives {private!r} as a digest")
-            return client, said
+    def personal_in(self, reply: Message, client: int) -> Personal:
+        """What a site says of its head, which may be nothing."""
+        said = wire.told_in(reply)
+        accuracy, private = said.get("accuracy"), said.get("private")
+        if accuracy is not None and not (type(accuracy) is float and 0 <= accuracy <= 100):
+            raise RepperError(f"it says that its accuracy is {accuracy!r}")
+        if private is not None and not re.fullmatch(r"(?:[0-9a-f]{64})?", str(private)):
+            raise RepperError(f"it gives {private!r} as a digest")
+        return Personal(client, None, None, None, private, told=accuracy)
 
-        arrays, everyone = wire.arrays_of(shared), range(len(self._names))
-        told: wire.Told = {"round": number}
-        patience = replace(self._patience, least=0 if self._patience.least else None)
-        for answer in self._ask(wire.PERSONALIZE, everyone, told, arrays, read, patience):
-            if isinstance(answer, tuple):
-                yield answer
+
+@final
+class Roster(Clientele):
+    """The sites that take part in a federation, in the order of their names, in `sites.json`."""
+
+    def __init__(self, federation: Federation, grid: Grid, tell: Tell) -> None:
+        self._federation, self._grid, self._tell = federation, grid, tell
+        self._found: dict[str, Any] = {}
+
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        """The name of every site, and how many images it says it has."""
+        return [(name, examples) for name, examples in self._found["sites"]]
+
+    @property
+    def question(self) -> wire.Told:
+        """What goes with every question to a site."""
+        return self._question(self._found["run"])
+
+    def _question(self, run: str) -> wire.Told:
+        federation = self._federation
+        classes = "\n".join(federation.classes)
+        return {"settings": travelling(federation.config), "run": run, "classes": classes}
+
+    def begin(self, folder: Path) -> None:
+        run = secrets.token_hex(16)
+        sites = Sites(self._grid, {**self._question(run), "client": 0}, self._tell)
+        members = _gather(sites, self._federation, self._tell)
+        self._found = {"run": run, "classes": list(self._federation.classes), "sites": members}
+        write_atomically(folder / run_folder.SITES, json.dumps(self._found, indent=2))
+
+    def check(self, folder: Path) -> None:
+        """Refuse to go on with other classes or sites: labels or clients would be others."""
+        self._found = read_json(folder / run_folder.SITES)
+        names, federation = [name for name, _ in self.members], self._federation
+        if list(self._found["classes"]) != list(federation.classes):
+            given = ",".join(self._found["classes"]) or "none"
+            raise RepperError(f"{folder} was begun with other classes: give --classes {given}")
+        if federation.sites and sorted(federation.sites) != names:
+            raise RepperError(
+                f"{folder} was begun with other sites: give --sites {','.join(names)}"
+            )
+        result = folder / run_folder.RESULT
+        if result.is_file() and len(read_json(result).get("personalized", ())) < len(names):
+            result.unlink()  # some sites have no head yet
+
+    def facts(
+        self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        names, told = [name for name, _ in self.members], {p.client: p.told for p in personal}
+        return {
+            "classes": list(self._found["classes"]),
+            "sites": {name: told.get(client) for client, name in enumerate(names)},
+            "personalized": [names[client] for client in sorted(told)],
+            "rounds_without": {
+                record["round"]: {names[int(c)]: why for c, why in record["absent"].items()}
+                for record in log
+                if "absent" in record
+            },
+        }
 
 
 def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, Any]:
-    """Run both stages with the sites that are connected, and return the result."""
-    config = replace(
-        federation.config,
-        device=resolve_device("cpu"),
-        knn=0,
-        personalize=federation.config.personalize_as(-1),
-        data="sites",
-    )
-    method, spec, folder = config.build_method(), spec_of(config), federation.folder
+    """Run all stages with the sites that are connected, and return the result."""
+    config = settled(replace(federation.config, device="cpu", knn=0, data="sites"))
+    federation = replace(federation, config=config)
     _check(federation)
-    network = initial_network(config, method, spec, max(2, len(federation.classes)))
-    if network.linear_head is not None and not federation.classes:
+    roster = Roster(federation, grid, tell)
+    nobody = (np.zeros(0, np.int64),) * config.clients
+    classes = federation.classes or ("0", "1")  # two stand for those that only sites know
+    work = make_work(config, spec_of_sites(config), Partition(nobody, nobody), classes, flip=False)
+    holds = holdings(work.stages, work.networks(), work.local_norm)
+    if config.init and any(map(is_encoder, holds[0].private)):
+        raise RepperError(
+            f"with {config.method} every site has an encoder of its own, or layers of one, which "
+            f"--init does not reach: leave it out"
+        )
+    networks, rule = initial_networks(config, work), config.build_rule()
+    if any(network.classifier is not None for network in networks) and not federation.classes:
         raise RepperError(
             f"{config.method} trains heads over all classes, so all sites must know the same ones: "
             f"name them with --classes"
         )
-    shared = clone(select(params_of(network), method.shared))
-    run_folder.check_folder(
-        folder, config, resume=federation.resume, overwrite=federation.overwrite
-    )
-    with run_folder.locked(folder):
-        run_folder.prepare(folder, overwrite=federation.overwrite)
-        begun = (folder / run_folder.CONFIG).is_file()
-        roster: dict[str, Any] = read_json(folder / run_folder.SITES) if begun else {}
-        run = roster.get("run") or secrets.token_hex(16)
-        asked = {
-            "settings": travelling(config), "run": run, "classes": "\n".join(federation.classes),
-        }  # fmt: skip
-        sites = Sites(grid, {**asked, "client": 0}, tell)
-        if begun:
-            _check_same(folder, roster, federation)
-        else:
-            members = _gather(sites, federation, tell)
-            roster = {"run": run, "classes": federation.classes, "sites": members}
-            write_atomically(folder / run_folder.SITES, json.dumps(roster, indent=2))
-            write_atomically(folder / run_folder.ENVIRONMENT, json.dumps(environment("cpu")))
-        members = [(name, examples) for name, examples in roster["sites"]]
-        checkpoint = read_checkpoint(folder, shared) or Checkpoint(0, shared)
-        if checkpoint.number > (rounds := config.build_schedule().rounds):
-            raise RepperError(
-                f"{folder} has {checkpoint.number} rounds already, more than --rounds "
-                f"{config.rounds}"
-            )
-        if checkpoint.number < rounds:
-            (folder / run_folder.RESULT).unlink(missing_ok=True)
-        write_config(folder / run_folder.CONFIG, config)
-        tell("begun", sites=[n for n, _ in members], rounds=rounds, done=checkpoint.number)
-        engine = SitesEngine(grid, members, asked, folder, federation.patience, tell)
-        with engine:
-            for done in stage1(engine, config, method, folder, checkpoint):
-                if isinstance(done, RoundDone):
-                    checkpoint = done.checkpoint
-                    tell("round", **done.record)
-            said = dict(engine.let_personalize(checkpoint.shared, checkpoint.number))
-        result = _result(config, members, checkpoint, said, read_rounds(folder))
-        if encoder := select(checkpoint.shared, is_encoder):
-            save_encoder(folder / run_folder.ENCODER, spec, encoder, SHARED)
-        write_atomically(folder / run_folder.RESULT, json.dumps(result, indent=2))
-        tell("over", **result)
-        return result
+    planned = Plan(config, federation.folder, work, networks, rule, roster)
 
+    def fleet(planned: Plan) -> Engine:
+        return SitesEngine(
+            grid, roster.members, roster.question, planned.holds, planned.folder,
+            federation.patience, tell,
+        )  # fmt: skip
 
-def _check_same(folder: Path, roster: Mapping[str, Any], federation: Federation) -> None:
-    """Refuse to go on with other classes or sites: labels or clients would be others."""
-    names = [name for name, _ in roster["sites"]]
-    if list(roster["classes"]) != list(federation.classes):
-        given = ",".join(roster["classes"]) or "none"
-        raise RepperError(f"{folder} was begun with other classes: give --classes {given}")
-    if federation.sites and sorted(federation.sites) != names:
-        raise RepperError(f"{folder} was begun with other sites: give --sites {','.join(names)}")
+    for event in carry_out(
+        planned, fleet, resume=federation.resume, overwrite=federation.overwrite
+    ):
+        if isinstance(event, Started):
+            names = [name for name, _ in roster.members]
+            tell("begun", sites=names, rounds=planned.rounds, done=event.finished_rounds)
+        elif isinstance(event, RoundDone):
+            tell("round", **event.record)
+        elif isinstance(event, Finished):
+            result: dict[str, Any] = read_json(federation.folder / run_folder.RESULT)
+    tell("over", **result)
+    return result
 
 
 def _check(federation: Federation) -> None:
     config = federation.config
-    if config.init and config.build_method().private("encoder."):
-        raise RepperError(
-            f"with {config.method} every site has an encoder of its own, which --init does not "
-            f"reach: leave it out"
-        )
-    if config.build_method().pooled:
+    method = config.build_method()
+    if method.pooled:
         raise RepperError(f"{config.method} needs all images in one place: choose another --method")
     for name in ("evaluate_every", "validation", "head_curve"):
         if getattr(config, name):
             raise RepperError(
-                f"--{name.replace('_', '-')} needs scores of sites on the way, which they do not "
-                f"give: leave it out"
+                f"--{name.replace('_', '-')} is not available in a federation: sites report at "
+                f"most a final score"
+            )
+    for name in KINDS_OF_THINGS:
+        if is_reference(getattr(config, name)):
+            raise RepperError(
+                f"--{name} {config.shown(name)} is not available in a federation: sites run no "
+                f"code that a server names"
             )
     least = federation.patience.least
-    most = cohort_size(config.clients, config.build_schedule().participation)
+    most = cohort_size(config.clients, config.build_stages()[0].participation)
     if least is not None and not 1 <= least <= most:
         raise RepperError(f"--min-cohort must be 1 to {most}, the sites of a round, got {least}")
 
@@ -276,37 +307,3 @@ def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str,
             chosen = present[: federation.config.clients]
             return [(name, here[name]) for name in chosen]
         time.sleep(1)
-
-
-def _result(
-    config: Config,
-    members: Sequence[tuple[str, int]],
-    checkpoint: Checkpoint,
-    said: Mapping[int, wire.Told],
-    log: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """What the server knows at the end; of scores, those that sites share."""
-    scores = {
-        name: said.get(client, {}).get("accuracy") for client, (name, _) in enumerate(members)
-    }
-    private = [f"{c} {said[c]['private']}" for c in sorted(said) if said[c].get("private")]
-    # Of what sites keep for themselves, only those that share anything give a digest.
-    silent = [name for c, (name, _) in enumerate(members) if "private" not in said.get(c, {})]
-    whole = not (config.build_method().keeps_private and silent)
-    return {
-        "method": config.method,
-        "personalize": config.personalize,
-        "rounds": checkpoint.number,
-        "sites": scores,
-        "personalized": [members[client][0] for client in sorted(said)],
-        "accuracy": {"mean": mean_of(scores.values())},
-        "encoder_digest": digest_of_all(checkpoint.shared, private if whole else []),
-        "digest_covers": "all that was trained" if whole else "shared parameters only",
-        "cost": {n: sum(r[n] for r in log) for n in ("images", "bytes_up", "bytes_down")},
-        "seconds": sum(record["seconds"] for record in log),
-        "rounds_without": {
-            record["round"]: {members[int(c)][0]: why for c, why in record["absent"].items()}
-            for record in log
-            if "absent" in record
-        },
-    }

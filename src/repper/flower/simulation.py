@@ -25,12 +25,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from repper.datasets.dataset import Dataset
-from repper.engines.client import Clients, Task
+from repper.engines.by_value import ByValue
+from repper.engines.client import Clients
 from repper.engines.engine import Absent, Engine, Personal, Update
 from repper.engines.processes import KEEP_MEMORY, cores
+from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.flower import programs
-from repper.flower.grid_engine import PAUSE, Place, SimulatedNodes
+from repper.flower.grid_engine import PAUSE, SimulatedNodes
 from repper.flower.handlers import client_app
 from repper.params import Params
 
@@ -44,7 +46,7 @@ QUIET = programs.QUIET | {
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where a worker finds the task and the images: in Ray's store, shared by all on a machine."""
+    """Where a worker finds the work and the images: in Ray's store, shared by all on a machine."""
 
     content: Any
 
@@ -55,12 +57,12 @@ class Fleet:
 @lru_cache(maxsize=1)
 def _clients(content: Any) -> Clients:
     """The clients in this process, once for all its messages."""
-    task, *arrays = ray.get(content)
+    packed, *arrays = ray.get(content)
     with warnings.catch_warnings():
         # Ray's arrays cannot be written to; images and labels never are.
         warnings.simplefilter("ignore", UserWarning)
         images, labels, test_images, test_labels = map(torch.from_numpy, arrays)
-    return Clients(task, (images, labels), (test_images, test_labels))
+    return Clients(packed.open(), (images, labels), (test_images, test_labels))
 
 
 @final
@@ -71,9 +73,9 @@ class SimulationEngine(Engine):
     folder; otherwise Ray is started on this machine, for as long as the engine lasts.
     """
 
-    def __init__(self, task: Task, data: Dataset, workers: int) -> None:
-        self._task, self._data = task, data
-        self._workers = min(workers or cores(), task.partition.clients)
+    def __init__(self, work: Work, data: Dataset, workers: int) -> None:
+        self._work, self._data = work, data
+        self._workers = min(workers or cores(), work.partition.clients)
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
@@ -84,9 +86,9 @@ class SimulationEngine(Engine):
             self._stack.callback(ray.shutdown)
             _start_ray(self._workers)
         arrays = [a for s in (self._data.train, self._data.test) for a in (s.images, s.labels)]
-        fleet = Fleet(ray.put((self._task, *arrays)))
+        fleet = Fleet(ray.put((ByValue.pack(self._work), *arrays)))
         self._grid = self._open_grid(fleet)
-        self._engine = SimulatedNodes(self._grid, self._task, self._data, self._nodes)
+        self._engine = SimulatedNodes(self._grid, self._work, self._data, self._nodes)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -108,7 +110,7 @@ class SimulationEngine(Engine):
             try:
                 run_simulation(
                     server, client_app(fleet),
-                    num_supernodes=self._task.partition.clients,
+                    num_supernodes=self._work.partition.clients,
                     backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
                 )  # fmt: skip
             except BaseException as error:  # to be raised where somebody waits for it
@@ -121,25 +123,32 @@ class SimulationEngine(Engine):
             raise RepperError(f"Flower's simulation did not start: {found}") from found
         return found
 
-    def _nodes(self) -> dict[int, Place]:
-        """A node for every client, and one for who holds the images of all of them."""
-        clients = self._task.partition.clients
+    def _nodes(self) -> list[int]:
+        """Flower's nodes, when all are there."""
+        clients = self._work.partition.clients
         while len(nodes := sorted(self._grid.get_node_ids())) < clients:
             if not self._thread.is_alive():
                 raise RepperError("Flower's simulation has ended by itself: see its output")
             time.sleep(PAUSE)
-        return {c: Place(node) for c, node in enumerate([*nodes, nodes[0]])}
+        return nodes
 
-    def fit(self, shared: Params, cohort: Sequence[int], number: int) -> Iterator[Update | Absent]:
-        return self._engine.fit(shared, cohort, number)
+    def fit(
+        self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
+    ) -> Iterator[Update | Absent]:
+        return self._engine.fit(received, cohort, number, stage)
 
     def personalize(
-        self, shared: Params, clients: Sequence[int], number: int, save_to: Path | None
+        self,
+        received: Params,
+        clients: Sequence[int],
+        number: int,
+        save_to: Path | None,
+        stage: int = 0,
     ) -> Iterator[Personal]:
-        return self._engine.personalize(shared, clients, number, save_to)
+        return self._engine.personalize(received, clients, number, save_to, stage)
 
-    def probe(self, shared: Params) -> float | None:
-        return self._engine.probe(shared)
+    def probe(self, received: Params, stage: int = 0) -> float | None:
+        return self._engine.probe(received, stage)
 
 
 def _start_ray(workers: int) -> None:

@@ -19,22 +19,24 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from repper.config import TRAVELS, Config
+from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import SiteFolder, read_folder
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
-from repper.engines.client import Clients, Task
+from repper.engines.client import Clients
 from repper.engines.engine import Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.files import write_atomically
-from repper.methods.method import initial_own, keeps_own
-from repper.params import Params, clone, is_encoder, select
+from repper.flower.allowed import TRAVELS, check_allowed
+from repper.methods.stage import stage_at
+from repper.names import is_encoder
+from repper.params import Params, select
 from repper.partition import Partition
 from repper.private import PrivateStore
 from repper.runs import run_folder
-from repper.runs.plan import initial_network, resolve_device
+from repper.runs.plan import Clientele, Plan, initial_networks, make_work, resolve_device, spec_of
 
 SETTINGS = "site.toml"
 CHANNELS, IMAGE_SIZE = 3, 32
@@ -48,13 +50,12 @@ class TellableError(RepperError):
 
 def travelling(config: Config) -> str:
     """The settings that go with a question, as text."""
-    return json.dumps({name: getattr(config, name) for name in TRAVELS})
+    return json.dumps({name: config.setting(name) for name in TRAVELS})
 
 
-def spec_of(config: Config) -> EncoderSpec:
+def spec_of_sites(config: Config) -> EncoderSpec:
     """The encoder of a federation, which nobody needs to see an image to know."""
-    size = config.image_size or IMAGE_SIZE
-    return EncoderSpec(config.encoder, CHANNELS, size, config.width, config.norm)
+    return spec_of(config, CHANNELS, config.image_size or IMAGE_SIZE)
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,16 @@ class Site:
         try:
             settings = json.loads(told["settings"])
             run, client, classes = str(told["run"]), told["client"], str(told["classes"])
-            numbers = (client, told.get("round", 0), told.get("last", 0))
-            strange = sorted(set(settings) - set(TRAVELS))
+            numbers = (client, *(told.get(name, 0) for name in ("round", "last", "stage")))
+            check_allowed(dict(settings))
+        except RepperError as error:
+            raise TellableError(str(error)) from error
         except (KeyError, TypeError, ValueError) as error:
             raise TellableError("it was asked what it cannot read") from error
-        if strange:
-            raise TellableError(f"it does not take {strange[0]} from a server")
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
-            raise TellableError(f"it was asked in the name of no run: {run!r}")
+            raise TellableError(f"invalid run id in the request: {run!r}")
         if not all(type(number) is int and number >= 0 for number in numbers):
-            raise TellableError("it was asked about a client or round that is none")
+            raise TellableError("invalid client, round or stage number in the request")
         config = Config(**settings, data=self.data, device=resolve_device(self.device))
         if config.clients > MOST_CLIENTS or (config.image_size or 0) > LARGEST_IMAGE:
             raise TellableError(
@@ -135,13 +136,9 @@ class Part:
         """How many images it trains on; it declares them, and they weigh its updates."""
         return len(self.images.train)
 
-    @property
-    def spec(self) -> EncoderSpec:
-        return spec_of(self.config)
-
     @cached_property
-    def clients(self) -> Clients:
-        """The one client of this site, under the number it has in the federation."""
+    def plan(self) -> Plan:
+        """The federation as this site sees it: one client, under the number it has there."""
         config, images = self.config, self.images
         nobody = np.zeros(0, np.int64)
         train, test = [nobody] * config.clients, [nobody] * config.clients
@@ -149,17 +146,24 @@ class Part:
             np.arange(self.examples),
             np.arange(len(images.test)),
         )
-        method = config.build_method()
-        network = initial_network(config, method, self.spec, len(images.classes))
         partition = Partition(tuple(train), tuple(test))
-        task = Task(config, self.spec, partition, images.classes, images.flip)
-        if keeps_own(method, network):
-            store = PrivateStore(self.folder / run_folder.PRIVATE)
+        work = make_work(config, spec_of_sites(config), partition, images.classes, images.flip)
+        networks, rule = initial_networks(config, work), config.build_rule()
+        return Plan(config, self.folder, work, networks, rule, Alone()).in_folder()
+
+    @cached_property
+    def clients(self) -> Clients:
+        if private := self.plan.work.private:
+            store = PrivateStore(private)
             self.folder.mkdir(parents=True, exist_ok=True)
             if not store.begun:
-                store.begin(clone(initial_own(method, network)))
-            task = replace(task, private=store.folder)
-        return Clients.of(task, images)
+                store.begin(self.plan.first_kept())
+        return Clients.of(self.plan.work, self.images)
+
+    def receive(self, received: Params, stage: int) -> None:
+        if stage >= len(self.plan.work.stages):
+            raise TellableError(f"this method has no stage {stage}")
+        self.clients.receive(received, stage)
 
     def go_back_to(self, last: int) -> None:
         """Stand where this site stood after round `last`, the last that the server counts.
@@ -169,24 +173,27 @@ class Part:
         store = PrivateStore(self.folder / run_folder.PRIVATE)
         store.forget_after(self.client, last)
         kept = store.path(self.client, last).is_file()
-        if last and self.config.build_method().keeps_private and not kept:
+        index, _ = stage_at(self.plan.work.stages, last)
+        if last and self.plan.holds[index].keeps_private and not kept:
             raise TellableError(
                 f"it has lost its own parameters of round {last}: restore its home folder, or "
                 f"begin a new run"
             )
 
-    def personalize(self, shared: Params, number: int) -> Personal:
+    def personalize(self, received: Params, number: int, stage: int) -> Personal:
         """Fit and test this site's head, and keep all that a prediction needs."""
-        self.clients.receive(shared)
+        self.receive(received, stage)
         heads = self.folder / run_folder.HEADS
         heads.mkdir(parents=True, exist_ok=True)
         [one] = self.clients.personalize([self.client], number, heads)
-        encoder, origin = select(shared, is_encoder), SHARED
-        if self.config.build_method().own_encoders:
+        encoder, origin = select(received, is_encoder), SHARED
+        if any(holds.own_encoders for holds in self.plan.holds):
             store = PrivateStore(self.folder / run_folder.PRIVATE)
             if own := store.encoder_of(self.client, number):  # it may never have trained one
-                encoder, origin = own, "this site's own"
-        save_encoder(self.folder / run_folder.ENCODER, self.spec, encoder, origin)
+                encoder, origin = encoder | own, "this site's own"
+        save_encoder(self.folder / run_folder.ENCODER, self.plan.work.spec, encoder, origin)
+        if one.test is None:
+            raise TypeError("a client that is here has a score")
         result = {
             "method": self.config.method,
             "personalize": one.test.personalize,
@@ -201,6 +208,16 @@ class Part:
         write_config(self.folder / run_folder.CONFIG, self.config)
         write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
         return one
+
+
+class Alone(Clientele):
+    """A site does not know who else takes part, and its server keeps the list."""
+
+    def begin(self, folder: Path) -> None:
+        pass
+
+    def check(self, folder: Path) -> None:
+        pass
 
 
 def _in_colour(split: Split) -> Split:

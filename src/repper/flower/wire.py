@@ -1,7 +1,7 @@
 """What travels in a message, and how it is read back. Arrays are raw numbers: nothing is pickled.
 
-Stage 1: shared parameters go out; shared parameters, a number of examples and a mean loss come
-back. Stage 2: shared parameters go out; scores and digests come back.
+A round: parameters go out; those that are shared, a number of examples and a mean loss come back.
+The heads: parameters go out; scores and digests come back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repper.evaluate import Score
 from repper.params import Params
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
-SHARED, TOLD, COUNTED = "shared", "told", "counted"
+PARAMS, TOLD, COUNTED = "shared", "told", "counted"
 FLOATS = ("float32", "float16")
 
 Told = dict[str, Any]
@@ -47,11 +47,11 @@ def params_in(record: ArrayRecord) -> Params:
     return params
 
 
-def question(kind: str, node: int, told: Told, shared: ArrayRecord | None = None) -> Message:
+def question(kind: str, node: int, told: Told, params: ArrayRecord | None = None) -> Message:
     """A message to a node."""
     content = RecordDict({TOLD: ConfigRecord(told)})
-    if shared is not None:
-        content[SHARED] = shared
+    if params is not None:
+        content[PARAMS] = params
     return Message(content, node, kind, group_id=str(told.get("round", "")))
 
 
@@ -67,15 +67,15 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:300])
 
 
-def shared_in(message: Message) -> Params:
-    return params_in(message.content.array_records[SHARED])
+def received_in(message: Message) -> Params:
+    return params_in(message.content.array_records[PARAMS])
 
 
-def update_reply(update: Update, asked: Message, upload: str) -> Message:
-    """All that leaves a client in stage 1."""
-    sent = {n: t.to(getattr(torch, upload)) for n, t in update.shared.items()}
+def update_reply(update: Update, asked: Message, kind: str) -> Message:
+    """All that leaves a client in a round, in numbers of this kind."""
+    sent = {n: t.to(getattr(torch, kind)) for n, t in update.sent.items()}
     counted = MetricRecord({"examples": update.examples, "loss": update.loss})
-    return Message(RecordDict({SHARED: arrays_of(sent), COUNTED: counted}), reply_to=asked)
+    return Message(RecordDict({PARAMS: arrays_of(sent), COUNTED: counted}), reply_to=asked)
 
 
 def update_in(reply: Message, client: int) -> Update:
@@ -83,7 +83,7 @@ def update_in(reply: Message, client: int) -> Update:
     try:
         counted = reply.content.metric_records[COUNTED]
         examples, loss = counted["examples"], counted["loss"]
-        params = shared_in(reply)
+        params = received_in(reply)
     except KeyError as error:
         raise RepperError(f"it lacks {error}") from error
     if not isinstance(loss, int | float):

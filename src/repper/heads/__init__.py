@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repper.heads.settings import HeadSettings
 from repper.registry import Registry
 
 if TYPE_CHECKING:
@@ -17,4 +18,15 @@ HEADS: Registry[type[Head]] = Registry(
         "svm": "repper.heads.solved:SVMHead",
         "logistic": "repper.heads.solved:LogisticHead",
     },
+    own="repper.heads.head:Head",
 )
+HEAD_SETTINGS: Registry[type[HeadSettings]] = Registry(
+    "head",
+    {
+        "linear": "repper.heads.settings:LinearSettings",
+        "mlp": "repper.heads.settings:MLPSettings",
+        "svm": "repper.heads.settings:SVMSettings",
+        "logistic": "repper.heads.settings:LogisticSettings",
+    },
+)
+"""The same names, for those who only ask what can be set."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from repper.batches import batches
 from repper.edge.saved_head import Array
+from repper.errors import RepperError
 from repper.heads.head import Fitted, Head, stops
+from repper.heads.settings import LinearSettings, MLPSettings
 from repper.heads.together import LinearLayer, Problem, Shape, Stack, shape_of
+from repper.options import check_fields
 
 LEAST_STEPS = 100
 LEAST_EPOCHS = 10
@@ -55,35 +59,32 @@ class DescentHead(Head):
             yield
 
 
-class LinearHead(DescentHead):
+@dataclass(eq=False, repr=False)
+class LinearHead(LinearSettings, DescentHead):
     """One linear layer trained by gradient descent: the paper's one-layer "MLP"."""
 
-    kind = "linear"
+    kind: ClassVar[str] = "linear"
 
-    def __init__(
-        self,
-        epochs: int | None = None,
-        lr: float = 0.01,
-        batch: int = 256,
-        optimizer: str = "adam",
-        weight_decay: float = 1e-4,
-        random_state: int = 0,
-        plain: bool = False,
-    ) -> None:
-        self.epochs = epochs
-        self.lr = lr
-        self.batch = batch
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.random_state = random_state
-        self.plain = plain
+    random_state: int = 0
 
-    def alike(self, classes: int, features: int, images: int) -> Shape | None:
-        """Problems with an equal answer can be solved at once; None is for those solved alone.
+    def alike(self, x: Array, labels: Array) -> Hashable:
+        """Those of one step an epoch can be trained at once: they need no random order."""
+        classes = len(np.unique(labels))
+        images, features = x.shape
+        return None if classes == 1 else self._stacks(classes, features, images)
 
-        Those of one step an epoch can, which need no random order.
-        """
+    def _stacks(self, classes: int, features: int, images: int) -> Shape | None:
         return shape_of(classes, features, images) if images <= self.batch + 1 else None
+
+    @classmethod
+    def fit_alike(
+        cls, heads: Sequence[LinearHead], data: Sequence[tuple[Array, Array]], every: int
+    ) -> Iterator[int]:
+        problems = [head.problem(*head.scaled(*own)) for head, own in zip(heads, data, strict=True)]
+        for epoch, layers in heads[0].solved(problems, every):
+            for head, layer in zip(heads, layers, strict=True):
+                head._set("linear", {"weight": layer[0], "bias": layer[1]})
+            yield epoch
 
     def problem(
         self, x: Array, labels: NDArray[np.int64], start: LinearLayer | None = None
@@ -100,7 +101,7 @@ class LinearHead(DescentHead):
     ) -> Iterator[tuple[int, list[LinearLayer]]]:
         """Solve problems that are alike: the layers after some epochs, as `fits` counts them."""
         classes, features = problems[0].start[0].shape
-        if self.alike(classes, features, len(problems[0].x)):
+        if self._stacks(classes, features, len(problems[0].x)):
             stack = Stack(problems)
             steps = stack.train(self._epochs(1), self.optimizer, self.lr, self.weight_decay)
             for epoch, _ in stops(steps, every):
@@ -111,13 +112,47 @@ class LinearHead(DescentHead):
             for epoch, _ in stops(self._train(layer, one.x, one.labels), every):
                 yield epoch, [(layer.weight.detach().numpy(), layer.bias.detach().numpy())]
 
-    def take(self, layer: LinearLayer) -> None:
-        """Be the head with this layer, which was found beside others."""
-        self._set("linear", {"weight": layer[0], "bias": layer[1]})
-
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         for _, [(weight, bias)] in self.solved([self.problem(x, codes)], every=1):
             yield "linear", {"weight": weight, "bias": bias}
+
+
+@dataclass(eq=False, repr=False)
+class TunedHead(LinearHead):
+    """A linear head over all classes that goes on from a layer which a method has trained."""
+
+    kind: ClassVar[str] = "finetune"
+
+    start: LinearLayer | None = None
+
+    def alike(self, x: Array, labels: Array) -> Hashable:
+        classes, features = self._start[0].shape
+        return self._stacks(classes, features, len(x))
+
+    @property
+    def _start(self) -> LinearLayer:
+        if self.start is None:
+            raise RepperError("a head to tune needs the layer that it starts from")
+        return self.start
+
+    def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+        """Labels are numbers of classes, of which a client need not have all."""
+        check_fields(self)
+        return self.scaled(np.asarray(X, np.float32), np.asarray(y))
+
+    def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Features as they are, for that is what the layer was trained on."""
+        self.classes_ = np.arange(len(self._start[1]))
+        self.mean_, self.scale_ = np.zeros(x.shape[1], np.float32), np.float32(1)
+        return x, labels
+
+    def problem(
+        self, x: Array, labels: NDArray[np.int64], start: LinearLayer | None = None
+    ) -> Problem:
+        return super().problem(x, labels, start or self._start)
+
+    def _steps(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
+        return self._fit(x, codes)
 
 
 def _layer(start: LinearLayer) -> nn.Linear:
@@ -129,30 +164,13 @@ def _layer(start: LinearLayer) -> nn.Linear:
     return layer
 
 
-class MLPHead(DescentHead):
+@dataclass(eq=False, repr=False)
+class MLPHead(MLPSettings, DescentHead):
     """One hidden layer of ReLU units, trained by gradient descent."""
 
-    kind = "mlp"
+    kind: ClassVar[str] = "mlp"
 
-    def __init__(
-        self,
-        hidden: int = 128,
-        epochs: int | None = None,
-        lr: float = 0.01,
-        batch: int = 256,
-        optimizer: str = "adam",
-        weight_decay: float = 1e-4,
-        random_state: int = 0,
-        plain: bool = False,
-    ) -> None:
-        self.hidden = hidden
-        self.epochs = epochs
-        self.lr = lr
-        self.batch = batch
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.random_state = random_state
-        self.plain = plain
+    random_state: int = 0
 
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         with torch.random.fork_rng(devices=[]):

@@ -8,8 +8,8 @@ same, to the bit.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from repper.edge.saved_head import Array, SavedHead
+from repper.options import check_fields
 
 Fitted = tuple[str, dict[str, Array]]
 """A SavedHead's shape and arrays."""
@@ -36,9 +37,13 @@ def stops(epochs: Iterable[T], every: int) -> Iterator[tuple[int, T]]:
 
 
 class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What every head does around its own way of fitting."""
+    """What every head does around its own way of fitting.
 
-    kind: str
+    Its settings are the fields of a dataclass. As scikit-learn wants it, they are stored as given
+    and checked when the head is fitted.
+    """
+
+    kind: ClassVar[str]
     plain: bool
     """Whether features are taken as they are, neither centred nor scaled."""
     draws: ClassVar[bool] = False
@@ -61,6 +66,7 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
 
     def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
         """Features to fit on and labels 0, 1, ..; this head remembers its scaling and classes."""
+        check_fields(self)
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
         return self.scaled(x, labels)
@@ -88,6 +94,17 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             yield "linear", {"weight": np.zeros((1, x.shape[1])), "bias": np.zeros(1)}
         else:
             yield from self._fit(x, codes)
+
+    def alike(self, x: Array, labels: Array) -> Hashable:
+        """Heads of one kind with equal answers can be fitted at once; None: it is fitted alone."""
+        return None
+
+    @classmethod
+    def fit_alike(
+        cls, heads: Sequence[Any], data: Sequence[tuple[Array, Array]], every: int
+    ) -> Iterator[int]:
+        """Fit heads that are alike at once, with the stops of `fits`: to the bit as one by one."""
+        raise TypeError(f"{cls.__name__} says that heads are alike, but fits them one by one only")
 
     @abstractmethod
     def _fit(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:

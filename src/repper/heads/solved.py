@@ -6,6 +6,8 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from sklearn.svm import SVC, LinearSVC
 
 from repper.edge.saved_head import Array
 from repper.heads.head import Fitted, Head
+from repper.heads.settings import LogisticSettings, SVMSettings
 
 FOLDS = 5
 SMALLER = (1.0, 0.1, 0.01, 0.001)
@@ -65,36 +68,21 @@ class SolvedHead(Head):
         return max(sorted(right), key=right.__getitem__)
 
 
-class LogisticHead(SolvedHead):
+@dataclass(eq=False, repr=False)
+class LogisticHead(LogisticSettings, SolvedHead):
     """Logistic regression, solved to the end by scikit-learn."""
 
-    kind = "logistic"
-
-    def __init__(self, c: float = 1.0, choose_c: bool = False, plain: bool = False) -> None:
-        self.c = c
-        self.choose_c = choose_c
-        self.plain = plain
+    kind: ClassVar[str] = "logistic"
 
     def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
         return "linear", _linear_arrays(LogisticRegression(C=c, max_iter=2000).fit(x, codes))
 
 
-class SVMHead(SolvedHead):
+@dataclass(eq=False, repr=False)
+class SVMHead(SVMSettings, SolvedHead):
     """A support vector machine, one class against the rest: linear, or with an RBF kernel."""
 
-    kind = "svm"
-
-    def __init__(
-        self,
-        c: float = 1.0,
-        kernel: str = "linear",
-        choose_c: bool = False,
-        plain: bool = False,
-    ) -> None:
-        self.c = c
-        self.kernel = kernel
-        self.choose_c = choose_c
-        self.plain = plain
+    kind: ClassVar[str] = "svm"
 
     def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
         return self._linear(x, codes, c) if self.kernel == "linear" else self._rbf(x, codes, c)

@@ -1,13 +1,13 @@
-"""Methods by name. To add one: write its file, and name it here."""
+"""Methods by name. To add one: write its file, and name it here.
+
+What a method of one's own is made of comes from here, too.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from repper.methods.method import Method, Phase, Seen, Trained, everything
+from repper.methods.stage import Stage, Training
 from repper.registry import Registry
-
-if TYPE_CHECKING:
-    from repper.methods.method import Method
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
@@ -23,4 +23,7 @@ METHODS: Registry[type[Method]] = Registry(
         "local": "repper.methods.bounds:Local",
         "central": "repper.methods.bounds:Central",
     },
+    own="repper.methods.method:Method",
 )
+
+__all__ = ["METHODS", "Method", "Phase", "Seen", "Stage", "Trained", "Training", "everything"]

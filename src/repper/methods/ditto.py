@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
-from torch.nn.functional import cross_entropy
+from repper import losses
+from repper.methods.method import Method, Phase, Seen
+from repper.names import is_personal
+from repper.options import setting
 
-from repper.methods.method import ClassifierMethod, Phase
-from repper.params import is_personal
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
 @dataclass(frozen=True)
-class Ditto(ClassifierMethod):
+class Ditto(Method):
     """Li et al. 2021: FedAvg, and a personal model v pulled by lambda/2 |v - w_t|^2.
 
     Our reading: both are trained for E epochs in a round, so Ditto processes twice the images; w_t
@@ -21,14 +24,21 @@ class Ditto(ClassifierMethod):
     receives, and is what it answers with; who has never trained answers with the shared one.
     """
 
-    epochs: int
-    ditto_lambda: float
+    ditto_lambda: float = setting(
+        0.1, "weight of Ditto's pull on the personal models", least=0, most=1e6
+    )
 
-    personal_copy: ClassVar[bool] = True
+    copies: ClassVar[tuple[str, ...]] = ("personal",)
+    answers_with: ClassVar[str] = "personal"
 
     def shared(self, name: str) -> bool:
         return not is_personal(name)
 
-    def phases(self) -> tuple[Phase, ...]:
-        own = Phase(is_personal, self.epochs, cross_entropy, pull=self.ditto_lambda, personal=True)
-        return (Phase(self.shared, self.epochs, cross_entropy), own)
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (
+            Phase(self.shared, epochs, losses.cross_entropy),
+            Phase(is_personal, epochs, self.held_near, network="personal"),
+        )
+
+    def held_near(self, seen: Seen) -> Tensor:
+        return losses.pulled(losses.cross_entropy(seen), seen, self.ditto_lambda)

@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from torch.nn.functional import cross_entropy
+from repper import losses
+from repper.methods.method import Method, Phase, Seen, everything
+from repper.options import setting
 
-from repper.methods.method import ClassifierMethod, Phase
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
 @dataclass(frozen=True)
-class FedAvg(ClassifierMethod):
+class FedAvg(Method):
     """McMahan et al. 2017: share encoder and head, and train both by cross-entropy."""
-
-    epochs: int
 
     def shared(self, name: str) -> bool:
         return True
 
-    def phases(self) -> tuple[Phase, ...]:
-        return (Phase(self.shared, self.epochs, cross_entropy),)
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(everything, epochs, losses.cross_entropy),)
 
 
 @final
 @dataclass(frozen=True)
-class FedProx(ClassifierMethod):
+class FedProx(Method):
     """Li et al. 2020: FedAvg, and a pull of mu/2 |w - w_t|^2 towards the model the server sent.
 
     Our reading: w is every trained weight; batch norm's statistics are not pulled.
     """
 
-    epochs: int
-    mu: float
+    mu: float = setting(0.01, "weight of FedProx's pull; with 0 it is FedAvg", least=0, most=1e6)
 
     def shared(self, name: str) -> bool:
         return True
 
-    def phases(self) -> tuple[Phase, ...]:
-        return (Phase(self.shared, self.epochs, cross_entropy, pull=self.mu),)
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(everything, epochs, self.loss),)
+
+    def loss(self, seen: Seen) -> Tensor:
+        return losses.pulled(losses.cross_entropy(seen), seen, self.mu)

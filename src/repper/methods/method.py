@@ -1,137 +1,151 @@
-"""What a method is: which parameters travel, and the phases of a client's training in a round."""
+"""What a method is: which parameters travel, and the phases of a client's training in a round.
+
+Neither this file nor those of the methods import PyTorch before a network is built, because
+`repper run --help` reads their settings.
+"""
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast, final
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from repper.methods.stage import Stage
+from repper.options import Settled
 
-from repper.encoders.encoder import Encoder, EncoderSpec
-from repper.methods.schedule import Schedule
-from repper.params import Params, is_personal, params_of, select
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""A pure function of the network's outputs and the labels, one row per view."""
+    from repper.params import Params
+
+
+class Seen(NamedTuple):
+    """All that a loss may look at, for one batch of one client.
+
+    `outputs` has the features as `r`, and what every other part of the network makes of them by its
+    name: `outputs["head"]` are logits. Rows of outputs and labels are stacked view by view. Frozen
+    copies of the network that look at the same views have theirs too, as `outputs["previous.r"]`.
+    `moving` are the parameters that are trained, and `received` what the server sent, by the same
+    names; `own` is what the client has kept; `counts` are its training images of every class.
+    """
+
+    outputs: Mapping[str, Tensor]
+    labels: Tensor
+    moving: Mapping[str, Tensor]
+    received: Mapping[str, Tensor]
+    own: Mapping[str, Tensor]
+    counts: Tensor
+
+
+class Trained(NamedTuple):
+    """A client at the end of its round: its parameters, what it got, what it had, its gradients.
+
+    `gradients` are means over all steps, of phases that ask for them.
+    """
+
+    params: Params
+    received: Params
+    own: Params
+    gradients: Params
+
+
+Loss = Callable[[Seen], "Tensor"]
+"""A pure function of what is seen."""
+
+
+MANY = 10**6
+"""Epochs enough for a method to have all its phases."""
+
+
+def everything(name: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
 class Phase:
     """Some epochs in which the parameters that `moves` names go down `loss`; the rest is frozen.
 
-    Each image is shown as `views` augmented views at once; outputs and labels are then stacked view
-    by view. `pull` is the weight of a proximal term towards the parameters that the server sent.
-    With `personal`, the client's own copy of the network is trained instead of the shared one.
+    Each image is shown as `views` augmented views at once. With no view it is shown as it is; if
+    the encoder is frozen too, its features are then found once and for all epochs. `network` is the
+    copy of the network to train instead of the one that travels, and `beside` names copies whose
+    outputs the loss looks at, too.
     """
 
     moves: Callable[[str], bool]
     epochs: int
     loss: Loss
     views: int = 1
-    pull: float = 0.0
-    personal: bool = False
+    network: str = ""
+    beside: tuple[str, ...] = ()
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
-class Method(ABC):
-    """A federated method as data. Fields of a child are settings of the same name in `Config`."""
+class Method(Settled, ABC):
+    """A federated method as data. The fields of a child are its settings."""
 
-    personalize: ClassVar[str]
+    personalize: ClassVar[str] = "keep"
     """What its clients do last unless the user says otherwise."""
-    personal_copy: ClassVar[bool] = False
-    """Whether a client has a network of its own, `personal.*`, beside the one that travels."""
+    copies: ClassVar[tuple[str, ...]] = ()
+    """Further copies of the network at a client, by name. Each begins as the client receives."""
+    answers_with: ClassVar[str] = ""
+    """The copy of the network that a client answers with, if not with the one that travels."""
+    local_norm: ClassVar[bool] = False
+    """Whether every client keeps normalization layers of its own, whatever `shared` says."""
     pooled: ClassVar[bool] = False
-    """Whether all images lie in one place, and nothing has to travel."""
+    """Whether all images lie in one place, as those of one client."""
 
-    @abstractmethod
     def top(self, features: int, classes: int) -> dict[str, nn.Module]:
-        """What follows the encoder during stage 1, by name (`head`, `projection`), or nothing."""
+        """What follows the encoder, by name: a linear head over all classes."""
+        from torch import nn
+
+        return {"head": nn.Linear(features, classes)}
+
+    def outputs(self, parts: Mapping[str, nn.Module], r: Tensor) -> dict[str, Tensor]:
+        """What the parts of `top` make of features."""
+        return {name: part(r) for name, part in parts.items()}
+
+    def classifier(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Weight and bias of the linear layer on r that a client answers with, if it has one."""
+        if "head.weight" not in params:
+            return None
+        return params["head.weight"], params["head.bias"]
 
     @abstractmethod
     def shared(self, name: str) -> bool:
         """Whether the parameter of this name travels; all others stay with their client."""
 
     @abstractmethod
-    def phases(self) -> tuple[Phase, ...]:
-        """What a client of the cohort does in a round, in order."""
-
-    def schedule(self, asked: Schedule) -> Schedule:
-        """Who trains when, for settings that ask for `asked`."""
-        return asked
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        """What a client of the cohort does in a round that has so many epochs, in order."""
 
     def private(self, name: str) -> bool:
         """Whether a client keeps its own value of this parameter from one round to the next."""
-        return not self.shared(name) and any(phase.moves(name) for phase in self.phases())
+        return not self.shared(name) and self.moves(name)
 
-    @property
-    def own_encoders(self) -> bool:
-        """Whether clients have encoders of their own."""
-        return self.private("encoder.") or self.personal_copy
+    def moves(self, name: str) -> bool:
+        """Whether some phase trains this parameter."""
+        return any(phase.moves(name) for phase in self.phases(MANY))
 
-    @property
-    def keeps_private(self) -> bool:
-        """Whether a client keeps anything for itself."""
-        return self.own_encoders or self.private("head.")
+    def stages(self, asked: Stage) -> tuple[Stage, ...]:
+        """The federated stages of a run, for settings that ask for `asked`."""
+        return (asked,)
 
+    def begin(self, weights: Params) -> tuple[dict[str, Params], Params]:
+        """What travels beside the weights, part by part, and what a client keeps besides, at first.
 
-@dataclass(frozen=True)
-class ClassifierMethod(Method):
-    """A method whose network ends in a linear head over all classes."""
+        Parts have names such as `control`; what is kept is called `part:name` (`repper.names`).
+        """
+        return {}, {}
 
-    personalize: ClassVar[str] = "keep"
+    def leave(self, trained: Trained) -> tuple[dict[str, Params], Params]:
+        """What a client sends beside its weights, part by part, and what it keeps besides.
 
-    def top(self, features: int, classes: int) -> dict[str, nn.Module]:
-        return {"head": nn.Linear(features, classes)}
+        What it keeps also stands for the private parameters of the same names.
+        """
+        return {}, {}
 
-
-@final
-class Network(nn.Module):
-    """`encoder.*` and what follows it; with `personal.*`, a client's own copy of both."""
-
-    def __init__(self, encoder: Encoder, top: dict[str, nn.Module], personal_copy: bool) -> None:
-        super().__init__()
-        self.encoder = encoder
-        for name, layer in top.items():
-            self.add_module(name, layer)
-        self._top = tuple(top)
-        if personal_copy:
-            self.personal = Network(copy.deepcopy(encoder), copy.deepcopy(top), False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.encoder(images)
-        for name in self._top:
-            outputs = self.get_submodule(name)(outputs)
-        return outputs
-
-    @property
-    def own(self) -> Network:
-        """The network that a client answers with: its own copy where it has one."""
-        return cast(Network, getattr(self, "personal", self))
-
-    @property
-    def linear_head(self) -> nn.Linear | None:
-        """The method's linear head, if it has one."""
-        return cast(nn.Linear | None, self._modules.get("head"))
-
-
-def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) -> Network:
-    """The method's network with initial values from `seed`."""
-    encoder = spec.build(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed + 1)
-        top = method.top(encoder.features, classes)
-    return Network(encoder, top, method.personal_copy)
-
-
-def keeps_own(method: Method, network: Network) -> bool:
-    """Whether some parameters never travel: private ones, or those that are never trained."""
-    return not all(map(method.shared, params_of(network)))
-
-
-def initial_own(method: Method, network: Network) -> Params:
-    """What a client begins with that does not travel; its personal copy begins as it receives."""
-    return select(params_of(network), lambda n: not (method.shared(n) or is_personal(n)))
+    def absorb(self, part: str, before: Params, mean: Params, share: float) -> Params:
+        """A part for the next round, from the mean of what a `share` of the clients has sent."""
+        return mean

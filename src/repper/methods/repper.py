@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, cast, final
 
-from torch import nn
+from repper import losses
+from repper.methods.method import Method, Phase, Seen, everything
+from repper.options import setting
 
-from repper.losses import SupConForm, supcon
-from repper.methods.method import Method, Phase
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PROJECTED = 128
 
@@ -23,14 +24,17 @@ class RepPer(Method):
     trained with it and is dropped after stage 1.
     """
 
-    epochs: int
-    temperature: float
-    loss: SupConForm
-    projection: str
+    projection: str = setting(
+        "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
+    )
+    loss: str = setting("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
+    temperature: float = setting(0.1, "temperature of RepPer's loss", least=1e-6)
 
     personalize: ClassVar[str] = "linear"
 
     def top(self, features: int, classes: int) -> dict[str, nn.Module]:
+        from torch import nn
+
         if self.projection == "linear":
             return {"projection": nn.Linear(features, PROJECTED)}
         if self.projection == "mlp":
@@ -41,6 +45,11 @@ class RepPer(Method):
     def shared(self, name: str) -> bool:
         return True
 
-    def phases(self) -> tuple[Phase, ...]:
-        loss = partial(supcon, temperature=self.temperature, form=self.loss)
-        return (Phase(self.shared, self.epochs, loss, views=2),)
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(everything, epochs, self.contrast, views=2),)
+
+    def contrast(self, seen: Seen) -> Tensor:
+        """Equations 4 and 5, on the projection where there is one."""
+        r = seen.outputs["r" if self.projection == "none" else "projection"]
+        form = cast(losses.SupConForm, self.loss)
+        return losses.supcon(r, seen.labels, self.temperature, form)

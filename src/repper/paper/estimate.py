@@ -17,12 +17,12 @@ from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.engines.processes import cores
 from repper.errors import RepperError
-from repper.methods.schedule import cohort_size
+from repper.methods.stage import cohort_size
 from repper.paper.events import Estimate
 from repper.paper.experiment import Experiment, Preset
 from repper.paper.panels import Loaded, epochs_in, panel_config, panels_of, rows_in
-from repper.params import clone, params_of, select
 from repper.partition import Partition
+from repper.runs.execute import passes
 from repper.runs.plan import plan
 
 STEPS = 3
@@ -70,13 +70,12 @@ def _seconds_per_view(config: Config, data: Dataset) -> float:
     one = Config(**{**config.__dict__, "clients": 1, "epochs": 1, "participation": 1.0})
     planned = plan(one, data, partition)
     with one_thread():
-        clients = Clients.of(replace(planned.task, private=None), data)
-        clients.receive(clone(select(params_of(planned.network), planned.method.shared)))
+        clients = Clients.of(replace(planned.work, private=None), data)
+        clients.receive(planned.enter(0).received)
         clients.fit(0, 1)  # the first takes longer
         times = []
         for _ in range(STEPS):
             began = time.perf_counter()
             clients.fit(0, 1)
             times.append(time.perf_counter() - began)
-    views = count * sum(phase.epochs * phase.views for phase in planned.method.phases())
-    return statistics.median(times) / views
+    return statistics.median(times) / (count * passes(planned.work.stages[0]))

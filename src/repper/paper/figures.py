@@ -19,16 +19,19 @@ from numpy.typing import NDArray
 from repper.datasets.dataset import Dataset, Split
 from repper.embedding import embed, nearest_other, silhouettes
 from repper.encoders.encoder import SHARED, features_of, read_encoder
-from repper.engines.client import Clients, Task
+from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
+from repper.names import is_encoder
 from repper.palette import Look, class_looks, looks
 from repper.paper.gradients import Measured
-from repper.params import Params, clone, is_encoder, read_params, select
+from repper.params import Params, clone, select
 from repper.partition import Partition, read_partition, split
 from repper.plots import STYLE, bubbles, save
+from repper.runs.plan import make_work
+from repper.runs.rounds import read_trained
 from repper.runs.run import Run
-from repper.runs.run_folder import CHECKPOINT, PARTITION
+from repper.runs.run_folder import PARTITION
 
 CLIENTS_SHOWN = 7
 CLASSES_NAMED = 10
@@ -142,13 +145,13 @@ def _held(data: Dataset, counts: NDArray[np.int64]) -> str:
 def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) -> Params:
     """A client's encoder at the end of one more round of its own training."""
     spec, _ = read_encoder(run.folder)
-    task = Task(replace(run.config, device="cpu"), spec, partition, data.classes, data.flip)
-    shared, _ = read_params(run.folder / CHECKPOINT)
+    config = replace(run.config, device="cpu")
+    work = make_work(config, spec, partition, data.classes, data.flip)
     with one_thread():
-        clients = Clients.of(task, data)
-        clients.receive(shared)
+        clients = Clients.of(work, data)
+        clients.receive(read_trained(run.folder))
         update = clients.fit(client, run.result["rounds"] + 1)
-    return clone(select(update.shared, is_encoder))
+    return clone(select(update.sent, is_encoder))
 
 
 def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[int]) -> None:

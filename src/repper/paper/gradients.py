@@ -27,11 +27,12 @@ from repper.augment import Level, augment
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
-from repper.methods.method import build_network
-from repper.params import load_params, read_params
+from repper.methods.network import build_network
+from repper.params import load_params
 from repper.partition import read_partition
+from repper.runs.rounds import read_trained
 from repper.runs.run import Run
-from repper.runs.run_folder import CHECKPOINT, PARTITION
+from repper.runs.run_folder import PARTITION
 from repper.seeds import Purpose, torch_seed
 
 Values = NDArray[np.float64]
@@ -159,11 +160,12 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
     """The gradients of one batch of every client, as its next step of training would have them."""
     config, partition = run.config, read_partition(run.folder / PARTITION, data)
     spec, _ = read_encoder(run.folder)
-    network = build_network(config.build_method(), spec, len(data.classes), seed=0)
-    params, _ = read_params(run.folder / CHECKPOINT)
-    load_params(network, params)
+    method = config.build_method()
+    network = build_network(method, spec, len(data.classes), seed=0)
+    load_params(network, read_trained(run.folder))
     network.train()
-    head = network.linear_head
+    head = network.classifier
+    temperature = getattr(method, "temperature", 0.0)
     found: dict[str, list[BySize]] = {}
     for client, rows in enumerate(partition.train):
         random = torch.Generator().manual_seed(torch_seed(config.seed, Purpose.PROBE, client))
@@ -177,10 +179,10 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
             r = network.encoder(torch.cat(views)).double()
         every = labels.repeat(len(views))
         if head is not None:
-            anchors = classifier_anchors(r, every, head.weight.double(), head.bias.double())
+            anchors = classifier_anchors(r, every, *(tensor.double() for tensor in head))
         else:
             twins = torch.arange(len(labels)).repeat(len(views))
-            anchors, has = contrastive_anchors(r, every, config.temperature, twins)
+            anchors, has = contrastive_anchors(r, every, temperature, twins)
             every = every[has]
         for quantity, values in (
             ("gradient norm", anchors.norm),

@@ -10,10 +10,11 @@ from typing import Any
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.methods.schedule import cohort_size
+from repper.methods.stage import cohort_size
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.runs.compare import rows_of
 from repper.runs.comparison import TABLE, Comparison, Line
+from repper.runs.execute import passes
 from repper.runs.row import Row
 from repper.runs.run import Run
 
@@ -92,10 +93,10 @@ def cells_of(panel: Panel, config: Config) -> Iterator[tuple[str, Run]]:
 
 def epochs_in(config: Config) -> float:
     """Passes over one client's views that a training makes, summed over rounds and clients."""
-    schedule = config.build_schedule()
-    cohort = cohort_size(config.clients, schedule.participation)
-    phases = config.build_method().phases()
-    return schedule.rounds * cohort * sum(phase.epochs * phase.views for phase in phases)
+    return sum(
+        stage.rounds * cohort_size(config.clients, stage.participation) * passes(stage)
+        for stage in config.build_stages()
+    )
 
 
 class Loaded:

@@ -62,9 +62,10 @@ def _what(subject: Subject) -> Iterator[Html]:
     yield tag("p", "To run it again:", class_="note")
     yield tag("pre", tag("code", subject.command))
     changed = [
-        (option.key, str(getattr(config, name)), str(option.default))
+        (option.key, str(value), str(option.default))
         for name, option in OPTIONS.items()
-        if getattr(config, name) != option.default and name not in ("out", "data_dir")
+        if (value := config.shown(name)) not in (option.default, None)
+        and name not in ("out", "data_dir")
     ]
     title = "Settings that differ from the defaults"
     heading = ["setting", "here", "default"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from repper.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
@@ -100,7 +101,7 @@ def command_of(command: str, config: Config, folder: Path) -> str:
     chosen = [
         name
         for name, option in OPTIONS.items()
-        if name not in skipped and getattr(config, name) not in (option.default, None)
+        if name not in skipped and config.setting(name) not in (option.default, None)
     ]
     return " ".join([*parts, *_flags(config, chosen)])
 
@@ -121,15 +122,21 @@ def _join_command(config: Config) -> str:
         name
         for name in JOIN_SETTINGS
         if name not in CHANGES_NOTHING
-        and (value := getattr(config, name)) is not None
-        and (name in CHANGED_BY_JOIN or {OPTIONS[name].default, getattr(before, name)} != {value})
+        and (value := config.setting(name)) is not None
+        and (name in CHANGED_BY_JOIN or not _as_before(before, name, value))
     ]
     same = ["--same-clients"] if config.init_clients == "same" else []
     flags = [flag.replace("--head-epochs", "--epochs") for flag in _flags(config, chosen)]
     return " ".join([f"repper join --run {quote(str(config.init))}", *same, *flags])
 
 
+def _as_before(before: Config, name: str, value: Any) -> bool:
+    """Whether the run has this value too, and it is the default."""
+    default, earlier = OPTIONS[name].default, before.setting(name)
+    return value == default and (earlier is None or earlier == default)
+
+
 def _flags(config: Config, names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        value, key = getattr(config, name), OPTIONS[name].key
+        value, key = config.setting(name), OPTIONS[name].key
         yield f"--{key}" if value is True else f"--{key} {quote(str(value))}"

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repper.config import OPTIONS, Config
+from repper.config import OPTIONS, Config, check_known
 from repper.config_file import read_config, write_config
 from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.files import check_one_of, check_same
-from repper.methods import METHODS
+from repper.methods import METHODS, Method
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
+from repper.registry import absolute_reference, is_reference, reference_to
 from repper.runs import run_folder
 from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
@@ -56,27 +57,47 @@ class Compared:
     comparison: Comparison
 
 
-def rows_of(text: str, augment_for: str | None = None) -> list[Row]:
+Rowlike = str | Method | tuple[str | Method, str]
+"""A row: `fedavg+finetune`, a method as a value, or a method and what its clients do last."""
+
+
+def rows_of(rows: str | Sequence[Rowlike], augment_for: str | None = None) -> list[Row]:
     """Rows from `repper+linear,fedavg,fedavg+finetune` and `fedavg=none,fedprox=none`."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise RepperError("--methods names no method")
+    listed: Sequence[Rowlike] = rows
+    if isinstance(rows, str):
+        listed = [row.strip() for row in rows.split(",") if row.strip()]
     augment = _augment_for(augment_for or "")
-    rows: list[Row] = []
-    for name in names:
-        method, plus, personalize = name.partition("+")
-        if method not in METHODS:
-            raise unknown("method in --methods", method, METHODS)
-        personalize = personalize if plus else METHODS[method].personalize
-        if personalize not in personalizer_names():
-            raise unknown(f"personalizer of {name} in --methods", personalize, personalizer_names())
-        row = Row(method, personalize, augment.get(method))
-        if row in rows:
+    found: list[Row] = []
+    for one in listed:
+        row = _row(one, augment)
+        if row.name in [other.name for other in found]:
             raise RepperError(f"--methods names {row.name} twice")
-        rows.append(row)
-    if unused := set(augment) - {row.method for row in rows}:
+        found.append(row)
+    if not found:
+        raise RepperError("--methods names no method")
+    if unused := set(augment) - {row.method for row in found}:
         raise RepperError(f"--augment-for names {min(unused)}, which is not among the --methods")
-    return rows
+    return found
+
+
+def _row(one: Rowlike, augment: Mapping[str, str]) -> Row:
+    given, last = one if isinstance(one, tuple) else (one, "")
+    if isinstance(given, Method):
+        method = METHODS.name_of(type(given)) or reference_to(type(given))
+        name = type(given).__name__
+        kind, value = type(given), given
+    else:
+        name = given
+        method, plus, after = given.partition("+")
+        last = after if plus else last
+        if method not in METHODS and not is_reference(method):
+            raise unknown("method in --methods", method, METHODS)
+        method = absolute_reference(method) if is_reference(method) else method
+        kind, value = METHODS[method], None
+    last = last or kind.personalize
+    if last not in personalizer_names() and not is_reference(last):
+        raise unknown(f"personalizer of {name} in --methods", last, personalizer_names())
+    return Row(method, last, augment.get(method), value)
 
 
 def _augment_for(text: str) -> dict[str, str]:
@@ -117,6 +138,7 @@ def compare(
         manifest = config.partition if config.partition.endswith(".json") else None
         _check_kept(folder, {"--reuse": reuse, "--init": config.init, "--partition": manifest})
     data = data or config.load_data()
+    check_known(config, [row.config(config, config.seed, folder) for row in rows])
     for row in rows:
         plan(row.config(config, config.seed, folder), data)
     cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
@@ -226,5 +248,4 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
 
 
 def _common(config: Config) -> Mapping[str, object]:
-    settings = config.identity() | {"rounds": config.rounds}
-    return {key: value for key, value in settings.items() if key not in PER_CELL}
+    return config.in_common(PER_CELL)

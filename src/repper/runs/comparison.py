@@ -216,8 +216,8 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def _about_rounds(self) -> str:
-        schedules = [runs[0].config.build_schedule() for runs in self.runs().values()]
-        if all(schedule.stands_for == 1 for schedule in schedules):
+        stages = [runs[0].config.build_stages()[0] for runs in self.runs().values()]
+        if all(stage.stands_for == 1 for stage in stages):
             return ""
         return (
             " Where all clients take part in every round, one counts as the rounds of others it "

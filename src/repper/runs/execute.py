@@ -1,15 +1,18 @@
-"""A whole run, from images to a personal classifier per client, as a generator of events.
+"""A whole run, from its plan to a personal classifier per client, as a generator of events.
 
-The caller shows progress or stops; nothing here prints.
+Every run goes this way, whatever its engine, and a federation over sites, too. The caller shows
+progress or stops; nothing here prints.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from repper.config import Config
 from repper.datasets.dataset import Dataset
@@ -18,17 +21,11 @@ from repper.engines import ENGINES, BuildEngine
 from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
-from repper.federate import Round, federate
-from repper.methods.method import Method, initial_own
-from repper.params import (
-    Params,
-    WeightedMean,
-    clone,
-    is_encoder,
-    params_of,
-    select,
-)
-from repper.partition import Partition, read_partition
+from repper.federate import Round, Served, federate
+from repper.methods.stage import Stage, rounds_of, stage_at
+from repper.names import is_encoder, is_weight
+from repper.params import Params, WeightedMean, select
+from repper.partition import Partition
 from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.plan import Plan, plan
@@ -49,12 +46,28 @@ from repper.runs.tensorboard import open_board
 class Started:
     """The run is set up; of its `rounds`, `finished_rounds` were done before it was resumed."""
 
-    config: Config
-    folder: Path
-    data: Dataset
-    partition: Partition
-    rounds: int
+    plan: Plan
     finished_rounds: int
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
+    def folder(self) -> Path:
+        return self.plan.folder
+
+    @property
+    def data(self) -> Dataset:
+        return self.plan.dealt.data
+
+    @property
+    def partition(self) -> Partition:
+        return self.plan.dealt.partition
+
+    @property
+    def rounds(self) -> int:
+        return self.plan.rounds
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,7 @@ class Finished:
 
 
 Event = Started | RoundDone | ClientDone | Finished
+OpenFleet = Callable[[Plan], Engine]
 
 
 def execute(
@@ -90,77 +104,151 @@ def execute(
     overwrite: bool = False,
     engine: BuildEngine | None = None,
 ) -> Iterator[Event]:
-    """Run both stages, and yield what has happened.
+    """Run all stages on this machine, and yield what has happened.
 
     Settings, data and folder are all checked before anything is written. `engine` is used instead
     of the one that the settings name.
     """
     planned = plan(config, data, partition)
-    config, folder = planned.config, planned.folder
-    run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
+    run_folder.check_folder(planned.folder, planned.config, resume=resume, overwrite=overwrite)
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
+
+    def fleet(planned: Plan) -> Engine:
+        return build(planned.work, planned.dealt.data, config.workers)
+
+    yield from carry_out(planned, fleet, resume=resume, overwrite=overwrite)
+
+
+def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool) -> Iterator[Event]:
+    """Begin or go on with a run: its stages, then the clients' heads, into its folder."""
+    config, folder, stages = planned.config, planned.folder, planned.work.stages
+    run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite)
         checkpoint = _begin(planned)
-        rounds = config.build_schedule().rounds
-        yield Started(config, folder, planned.data, planned.partition, rounds, checkpoint.number)
+        yield Started(planned, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
         events = open_board(folder / run_folder.BOARD, checkpoint.number, wanted=config.tensorboard)
-        with events as board, build(planned.task, planned.data, config.workers) as fleet:
-            for event in stage1(fleet, config, planned.method, folder, checkpoint):
+        with events as board, fleet(planned) as engine:
+            for event in train(engine, planned, checkpoint):
                 if isinstance(event, RoundDone):
                     checkpoint = event.checkpoint
                     board.round(event.record)
                 yield event
-            final, number = checkpoint.shared, checkpoint.number
+            number = checkpoint.number
+            served = _in_last_stage(planned, checkpoint)
+            final, index = served.used(planned.rule), len(stages) - 1
             if checkpoint.chosen:
                 number = checkpoint.chosen
-                final = read_chosen(folder, number)
+                final, index = read_chosen(folder, number), stage_at(stages, number)[0]
             began = time.perf_counter()
-            personal = yield from _personalize(fleet, final, config, number, folder)
-            board.finish(number, [p.test for p in personal])
+            personal = yield from _personalize(engine, final, planned, number, index, folder)
+            board.finish(number, [p.test for p in personal if p.test is not None])
         _finish(planned, final, number, personal, time.perf_counter() - began)
         yield Finished(Run(folder))
 
 
 def _begin(planned: Plan) -> Checkpoint:
     """The point to go on from; for a new run, round 0 with the initial parameters."""
-    folder, config, method = planned.folder, planned.config, planned.method
-    initial = clone(select(params_of(planned.network), method.shared))
+    folder, config = planned.folder, planned.config
     if not (folder / run_folder.CONFIG).is_file():
-        if planned.task.private:
-            store = PrivateStore(planned.task.private)
-            store.begin(clone(initial_own(method, planned.network)))
+        if planned.work.private:
+            store = PrivateStore(planned.work.private)
+            store.begin(planned.first_kept())
             _bring_clients(config, store)
-        run_folder.write_start(folder, config, planned.data, planned.partition)
-        return Checkpoint(0, initial)
-    before = read_partition(folder / run_folder.PARTITION, planned.data)
-    if before.hash != planned.partition.hash:
-        raise RepperError(f"{folder} was begun with another partition: choose another --out")
+        planned.clientele.begin(folder)
+        run_folder.write_start(folder, config)
+        return Checkpoint(0, planned.enter(0))
+    planned.clientele.check(folder)
     run_folder.check_init(folder, config)
-    checkpoint = read_checkpoint(folder, initial) or Checkpoint(0, initial)
-    check_private(folder, method, checkpoint.number)
+    checkpoint = read_checkpoint(folder, planned.shared_after) or Checkpoint(0, planned.enter(0))
+    if planned.work.private:
+        check_private(folder, planned.work.stages, planned.holds, checkpoint.number)
     result = read_result(folder)
     # Some methods make fewer rounds of those asked for.
-    too_far = checkpoint.number > config.build_schedule().rounds
-    if too_far or (result is not None and result["rounds"] > config.rounds):
+    if checkpoint.number > planned.rounds or (result and result["rounds"] > config.rounds):
         done = result["rounds"] if result else run_folder.read_run_config(folder).rounds
         raise RepperError(f"{folder} has {done} rounds already, more than --rounds {config.rounds}")
     if result is not None and result["rounds"] < config.rounds:
         (folder / run_folder.RESULT).unlink()
-    run_folder.write_start(folder, config, planned.data, planned.partition)
+    run_folder.write_start(folder, config)
     return checkpoint
 
 
+def train(
+    engine: Engine, planned: Plan, checkpoint: Checkpoint
+) -> Iterator[RoundDone | ClientDone]:
+    """Run the rounds that are left, stage by stage, and write each to the folder."""
+    stages, served = planned.work.stages, checkpoint.served
+    for index, stage in enumerate(stages):
+        before = rounds_of(stages[:index])
+        if checkpoint.number >= before + stage.rounds and index < len(stages) - 1:
+            continue
+        if index and checkpoint.number == before:
+            served = planned.enter(index, served)
+        rounds = federate(
+            engine,
+            served,
+            stage,
+            seed=planned.config.seed,
+            rule=planned.rule,
+            settling=planned.work.settling,
+            index=index,
+            before=before,
+            start=checkpoint.number - before + 1,
+        )
+        for event in _each_round(engine, planned, checkpoint, rounds, index):
+            if isinstance(event, RoundDone):
+                checkpoint = event.checkpoint
+                served = checkpoint.served
+            yield event
+
+
+def _each_round(
+    engine: Engine, planned: Plan, checkpoint: Checkpoint, rounds: Iterator[Round], index: int
+) -> Iterator[RoundDone | ClientDone]:
+    """Measure and write down what each round of a stage leaves."""
+    every = planned.config.evaluate_every
+    if not planned.has_heads_to_begin_with(index):
+        every = 0
+    began = time.perf_counter()
+    for done in rounds:
+        used = done.served.used(planned.rule)
+        record = _record(done, planned, index) | {"knn": engine.probe(used, index)}
+        chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
+        if every and done.number % every == 0:
+            personal = yield from _personalize(engine, used, planned, done.number, index, None)
+            record["accuracy"] = summarize([p.test for p in personal if p.test is not None])
+            held_out = [p.validation for p in personal if p.validation is not None]
+            if held_out:
+                record["validation"] = mean = summarize(held_out)["mean"] or 0.0
+                if mean > best:
+                    chosen, best = done.number, mean
+        checkpoint = Checkpoint(done.number, done.served, chosen, best)
+        record["seconds"] = time.perf_counter() - began
+        write_round(planned.folder, record, checkpoint, used)
+        began = time.perf_counter()
+        yield RoundDone(record, checkpoint)
+
+
+def _in_last_stage(planned: Plan, checkpoint: Checkpoint) -> Served:
+    """What the server has after the last stage, also if that one has no rounds."""
+    stages, served = planned.work.stages, checkpoint.served
+    for index in range(1, len(stages)):
+        if checkpoint.number == rounds_of(stages[:index]):
+            served = planned.enter(index, served)
+    return served
+
+
 def _personalize(
-    engine: Engine, shared: Params, config: Config, number: int, folder: Path | None
+    engine: Engine, used: Params, planned: Plan, number: int, index: int, folder: Path | None
 ) -> Generator[ClientDone, None, list[Personal]]:
     """Let every client fit its head, as of round `number`; with a folder, they are kept there."""
     found = []
     heads = folder / run_folder.HEADS if folder else None
-    for one in engine.personalize(shared, range(config.clients), number, heads):
+    for one in engine.personalize(used, range(planned.config.clients), number, heads, index):
         found.append(one)
         yield ClientDone(one, final=folder is not None)
     return sorted(found, key=lambda p: p.client)
@@ -170,77 +258,59 @@ def _finish(
     planned: Plan, final: Params, number: int, personal: Sequence[Personal], seconds: float
 ) -> None:
     """Write what the run came to, after round `number` and the `seconds` of stage 2."""
-    config, folder, private = planned.config, planned.folder, planned.task.private
+    config, folder, private = planned.config, planned.folder, planned.work.private
     facts = _facts(planned, personal, read_rounds(folder), number)
     facts["seconds"]["pcl"] = seconds
     store = PrivateStore(private) if private else None
-    encoder, origin = encoder_for_newcomers(final, store, planned.partition, number)
+    held = planned.dealt.partition if store else planned.work.partition
+    encoder, origin = encoder_for_newcomers(final, store, held, number)
     if config.init and not number:
         origin = encoder_origin(Path(config.init))
+    facts |= planned.clientele.facts(personal, read_rounds(folder))
     write_result(
-        folder, config, planned.spec, planned.data, final, (encoder, origin), personal, facts
-    )
+        folder, config, planned.work, final, (encoder, origin), personal, facts,
+        keeps_private=any(holds.keeps_private for holds in planned.holds),
+    )  # fmt: skip
 
 
-def stage1(
-    engine: Engine, config: Config, method: Method, folder: Path, checkpoint: Checkpoint
-) -> Iterator[RoundDone | ClientDone]:
-    """Run the rounds that are left, and write each to the folder before going on."""
-    schedule = config.build_schedule()
-    rounds = federate(
-        engine,
-        checkpoint.shared,
-        clients=[config.clients] if method.pooled else config.stage1(),
-        participation=schedule.participation,
-        rounds=schedule.rounds,
-        seed=config.seed,
-        start=checkpoint.number + 1,
-    )
-    began = time.perf_counter()
-    for done in rounds:
-        record = _record(done, method, config.upload) | {"knn": engine.probe(done.shared)}
-        chosen, best = checkpoint.chosen, checkpoint.chosen_accuracy
-        if config.evaluate_every and done.number % config.evaluate_every == 0:
-            personal = yield from _personalize(engine, done.shared, config, done.number, None)
-            record["accuracy"] = summarize([p.test for p in personal])
-            held_out = [p.validation for p in personal if p.validation is not None]
-            if held_out:
-                record["validation"] = mean = summarize(held_out)["mean"] or 0.0
-                if mean > best:
-                    chosen, best = done.number, mean
-        checkpoint = Checkpoint(done.number, done.shared, chosen, best)
-        record["seconds"] = time.perf_counter() - began
-        write_round(folder, record, checkpoint)
-        began = time.perf_counter()
-        yield RoundDone(record, checkpoint)
-
-
-def _record(done: Round, method: Method, upload: str) -> dict[str, Any]:
+def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
     """A round's line in the log; its bytes are those of all parameters that travel."""
-    size = 0 if method.pooled else sum(t.numel() * t.element_size() for t in done.shared.values())
+    stages = planned.work.stages
+    stage, sending = stages[index], planned.work.sending
+    wire = getattr(torch, sending[-1].wire if sending else "float32").itemsize
+    up, down = (
+        sum(t.numel() for t in params.values()) if stage.travels else 0
+        for params in (done.shared, done.served.received)
+    )
     absent = {str(one.client): one.reason for one in done.absent}
     record = {
         "round": done.number,
         "cohort": [client for client in done.cohort if str(client) not in absent],
         "examples": done.examples,
-        "images": done.examples * sum(phase.epochs * phase.views for phase in method.phases()),
-        "bytes_up": size * (len(done.cohort) - len(absent)) // (2 if upload == "float16" else 1),
-        "bytes_down": size * len(done.cohort),
+        "images": done.examples * passes(stage),
+        "bytes_up": up * wire * (len(done.cohort) - len(absent)),
+        "bytes_down": down * torch.float32.itemsize * len(done.cohort),
         "loss": done.loss,
     }
+    record |= {"stage": index} if len(stages) > 1 else {}
     return record | ({"absent": absent} if absent else {})
+
+
+def passes(stage: Stage) -> int:
+    """How often a client's images are looked at in a round; those shown as they are, once."""
+    phases = stage.method.phases(stage.training.epochs)
+    return sum(phase.epochs * phase.views if phase.views else 1 for phase in phases)
 
 
 def _facts(
     planned: Plan, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
 ) -> dict[str, Any]:
     """What is known of a finished run besides its scores."""
-    took_part = {client for record in log[:chosen] for client in record["cohort"]}
-    if planned.partition.clients in took_part:  # the one who holds the images of all in stage 1
-        took_part = set(planned.config.stage1())
+    trained = {client for record in log[:chosen] for client in record["cohort"]}
+    took_part = {one for client in trained for one in planned.work.members(client)}
     groups = {
-        "took_part": [p.test for p in personal if p.client in took_part],
-        "never_took_part": [p.test for p in personal if p.client not in took_part],
+        "took_part": [p for p in personal if p.client in took_part],
+        "never_took_part": [p for p in personal if p.client not in took_part],
     }
     costs = ("images", "bytes_up", "bytes_down")
     return {
@@ -248,8 +318,11 @@ def _facts(
         "cost": {name: sum(record[name] for record in log) for name in costs},
         "chosen_round": chosen,
         "groups": {
-            name: {"clients": len(scores), "accuracy": summarize(scores) if scores else None}
-            for name, scores in groups.items()
+            name: {
+                "clients": len(some),
+                "accuracy": summarize([p.test for p in some if p.test]) if some else None,
+            }
+            for name, some in groups.items()
         },
     }
 
@@ -259,19 +332,21 @@ def encoder_for_newcomers(
 ) -> tuple[Params, str]:
     """The encoder that a client would take who comes after round `number`, and its origin.
 
-    Where every client has an encoder of its own there is no common one: it is the mean of those
-    that were trained, weighted by images. Only a simulation can know it.
+    Where every client has an encoder of its own, or some layers of one, there is no common one: it
+    is the mean of those that were trained, weighted by images. Only a simulation can know it.
     """
-    common = select(shared, is_encoder)
-    if common or store is None:
+    common = select(shared, lambda name: is_encoder(name) and is_weight(name))
+    own = store.encoder_of(0, number) if store is not None else {}
+    missing = {name: tensor for name, tensor in own.items() if name not in common}
+    if store is None or not missing:
         return common, SHARED
     trained = store.clients(number)
     if not trained:
-        return store.encoder_of(0, number), "not trained"
-    mean = WeightedMean(store.encoder_of(trained[0], number))
+        return common | missing, "not trained"
+    mean = WeightedMean(missing)
     for client in trained:
         mean.add(store.encoder_of(client, number), len(partition.train[client]))
-    return mean.value(), AVERAGED
+    return common | mean.value(), AVERAGED
 
 
 def _bring_clients(config: Config, store: PrivateStore) -> None:

@@ -63,7 +63,7 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
         raise RepperError(f"--same-clients keeps the run's data set {before.data!r}")
     same_data = settings.get("data", before.data) == before.data
     own = ("out", "image_size", "download")  # the network is asked for anew, or not at all
-    kept = {n: getattr(before, n) for n in JOIN_SETTINGS if n not in own}
+    kept = {n: before.setting(n) for n in JOIN_SETTINGS if n not in own}
     if not same_data:
         # What was said of one data set need not make sense for another.
         kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition")}

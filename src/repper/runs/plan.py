@@ -1,61 +1,147 @@
-"""What is settled and checked before a run begins; nothing is written here."""
+"""What is settled and checked before a run begins; nothing is written here. Settings end here."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
 from repper.compiler import check_compiler
-from repper.config import Config
+from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
+from repper.encoders import ENCODERS
 from repper.encoders.encoder import EncoderSpec, read_encoder
-from repper.engines.client import Task
+from repper.engines.engine import Personal
+from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.methods.method import Method, Network, build_network, keeps_own
-from repper.params import load_params
-from repper.partition import Partition
-from repper.personalize import NEED_A_HEAD
+from repper.federate import Served, begin
+from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
+from repper.methods.stage import rounds_of, stage_at
+from repper.names import is_weight
+from repper.params import Params, clone, load_params, params_of, select
+from repper.partition import Partition, hold_out, read_partition
+from repper.registry import is_reference
+from repper.rules import Rule
 from repper.runs import run_folder
 from repper.runs.rounds import check_private
 from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
 from repper.seeds import Purpose, torch_seed
+from repper.transforms import Float16, Transform
+
+
+class Clientele(ABC):
+    """Who the clients of a run are, and where its folder says so."""
+
+    @abstractmethod
+    def begin(self, folder: Path) -> None:
+        """Find out who takes part in a new run, and write it down."""
+
+    @abstractmethod
+    def check(self, folder: Path) -> None:
+        """Refuse to go on with a run of other clients."""
+
+    def facts(
+        self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """What the result says of them besides."""
+        return {}
+
+
+@final
+@dataclass(frozen=True)
+class Dealt(Clientele):
+    """Clients of this machine, each with its part of a data set."""
+
+    data: Dataset
+    partition: Partition
+
+    def begin(self, folder: Path) -> None:
+        self.partition.save(folder / run_folder.PARTITION, self.data)
+
+    def check(self, folder: Path) -> None:
+        before = read_partition(folder / run_folder.PARTITION, self.data)
+        if before.hash != self.partition.hash:
+            raise RepperError(f"{folder} was begun with another partition: choose another --out")
+        self.begin(folder)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run whose settings and data were checked, with nothing written yet."""
+    """A run whose settings were checked, with nothing written yet.
+
+    `networks` are those of its stages with their initial values, `holds` says who holds what of
+    them.
+    """
 
     config: Config
-    data: Dataset
-    partition: Partition
     folder: Path
-    spec: EncoderSpec
-    method: Method
-    network: Network
+    work: Work
+    networks: tuple[Network, ...]
+    rule: Rule
+    clientele: Clientele
 
     @property
-    def task(self) -> Task:
-        """What clients' work depends on; private parameters lie in the run's folder."""
-        own = keeps_own(self.method, self.network)
-        return Task(
-            self.config, self.spec, self.partition, self.data.classes, self.data.flip,
-            self.folder / run_folder.PRIVATE if own else None,
-        )  # fmt: skip
+    def dealt(self) -> Dealt:
+        """The images and who holds which, where they are on this machine."""
+        if not isinstance(self.clientele, Dealt):
+            raise TypeError("the images of this run are at its sites")
+        return self.clientele
+
+    @cached_property
+    def holds(self) -> tuple[Holds, ...]:
+        return holdings(self.work.stages, self.networks, self.work.local_norm)
+
+    @property
+    def rounds(self) -> int:
+        return rounds_of(self.work.stages)
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether clients have anything that is not sent to them."""
+        return any(holds.keeps_own for holds in self.holds)
+
+    def has_heads_to_begin_with(self, index: int) -> bool:
+        """Whether clients can do in a stage what they do last: some begin with a trained head."""
+        needed = any(one.needs_a_head for one in self.work.personalizers.all)
+        return not needed or self.networks[index].classifier is not None
+
+    def in_folder(self) -> Plan:
+        """The same, with what never leaves a client in the run's folder."""
+        private = self.folder / run_folder.PRIVATE if self.keeps_own else None
+        return replace(self, work=replace(self.work, private=private))
+
+    def enter(self, index: int, before: Served | None = None) -> Served:
+        """What the server has when a stage begins, after what it had when the last one ended."""
+        network, holds = self.networks[index], self.holds[index]
+        if before is not None:
+            here = params_of(network)
+            trained = select(before.used(self.rule), is_weight)
+            load_params(network, select(trained, here.__contains__))
+        return begin(network, self.work.stages[index].method, holds, self.rule)
+
+    def shared_after(self, number: int) -> Params:
+        """What clients share in the stage of round `number`, for the names and shapes."""
+        index, _ = stage_at(self.work.stages, number)
+        method, holds = self.work.stages[index].method, self.holds[index]
+        return to_send(first_received(method, self.networks[index], holds), holds)
+
+    def first_kept(self) -> Params:
+        """What a client begins with that is not sent to it."""
+        found: Params = {}
+        for stage, network, holds in zip(self.work.stages, self.networks, self.holds, strict=True):
+            found = first_kept(stage.method, network, holds) | found
+        return clone(found)
 
 
 def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
     """Settle what the settings leave open, and refuse those that cannot work."""
-    config = replace(
-        config,
-        device=resolve_device(config.device),
-        personalize=config.personalize_as(-1),
-    )
-    if config.compile:
-        check_compiler()
+    config = settled(config)
     if config.tensorboard:
         check_tensorboard()
     data = data or config.load_data()
@@ -69,10 +155,62 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
     config.check_clients()
     folder = Path(config.out or Path("runs") / config.name())
     _check_init(config, folder)
-    spec = EncoderSpec(config.encoder, data.channels, data.size, config.width, config.norm)
-    method = config.build_method()
-    network = initial_network(config, method, spec, len(data.classes))
-    return Plan(config, data, partition, folder, spec, method, network)
+    spec = spec_of(config, data.channels, data.size)
+    work = make_work(config, spec, partition, data.classes, data.flip)
+    networks, rule = initial_networks(config, work), config.build_rule()
+    return Plan(config, folder, work, networks, rule, Dealt(data, partition)).in_folder()
+
+
+def settled(config: Config) -> Config:
+    """The settings with all that does not depend on images decided."""
+    check_known(config, [config])
+    config = replace(config, device=resolve_device(config.device))
+    config = replace(config, personalize=config.personalize_as())
+    if config.compile:
+        check_compiler()
+    return config.resolved()
+
+
+def make_work(
+    config: Config,
+    spec: EncoderSpec,
+    partition: Partition,
+    classes: tuple[str, ...],
+    flip: bool,
+) -> Work:
+    """What the settings make of clients and their images."""
+    stages = config.build_stages()
+    for stage in stages:
+        stage.method.phases(stage.training.epochs)  # a method may refuse the epochs
+    return Work(
+        stages=stages,
+        spec=spec,
+        partition=hold_out(partition, config.validation, config.seed),
+        personalizers=config.build_personalizers(),
+        classes=classes,
+        flip=flip,
+        seed=config.seed,
+        device=config.device,
+        pool=config.stage1() if not all(stage.travels for stage in stages) else (),
+        sending=sending(config),
+        local_norm=config.bn == "local" and all(stage.travels for stage in stages),
+        knn=config.knn,
+        head_curve=config.head_curve,
+        keep_rounds=config.validation > 0,
+    )
+
+
+def sending(config: Config) -> tuple[Transform, ...]:
+    """What changes updates before they are sent."""
+    return (Float16(),) if config.upload == "float16" else ()
+
+
+def spec_of(config: Config, channels: int, size: int) -> EncoderSpec:
+    """The encoder that the settings name."""
+    builder = config.values.get("encoder")
+    if builder is None and is_reference(config.encoder):
+        builder = ENCODERS[config.encoder]
+    return EncoderSpec(config.encoder, channels, size, config.width, config.norm, builder)
 
 
 def describe_partition(config: Config, partition: Partition) -> Config:
@@ -86,29 +224,29 @@ def describe_partition(config: Config, partition: Partition) -> Config:
     return replace(config, **given)
 
 
-def initial_network(config: Config, method: Method, spec: EncoderSpec, classes: int) -> Network:
-    """The network before the first round, after checks that the method can use it."""
-    network = build_network(method, spec, classes, torch_seed(config.seed, Purpose.INIT))
-    for client in (-1, *config.overrides):
-        name = config.personalize_as(client)
-        if name in NEED_A_HEAD and network.linear_head is None:
+def initial_networks(config: Config, work: Work) -> tuple[Network, ...]:
+    """The networks before the first round, after checks that the stages can use them."""
+    networks = work.networks(torch_seed(config.seed, Purpose.INIT))
+    names = (config.personalize_as(client) for client in (None, *config.overrides))
+    for name, personalizer in zip(names, work.personalizers.all, strict=True):
+        if personalizer.needs_a_head and networks[-1].classifier is None:
             raise RepperError(
                 f"personalize {name!r} uses the head that a method has trained, but "
                 f"{config.method} trains none: choose another --personalize"
             )
-    if config.rounds and not list(network.encoder.parameters()):
+    if config.rounds and not list(networks[0].encoder.parameters()):
         raise RepperError(
             f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
         )
     if config.init:
         given, params = read_encoder(Path(config.init))
-        if replace(given, size=spec.size) != spec:
+        if replace(given, size=work.spec.size) != work.spec:
             raise RepperError(
                 f"--init {config.init} holds {_described(given)}, but this run needs "
-                f"{_described(spec)}"
+                f"{_described(work.spec)}"
             )
-        load_params(network, params)
-    return network
+        load_params(networks[0], params)
+    return networks
 
 
 def _described(spec: EncoderSpec) -> str:
@@ -159,4 +297,4 @@ def _check_init(config: Config, folder: Path) -> None:
                 f"--init-clients same needs as many clients as {config.init} has: "
                 f"{earlier.config.clients}, not {config.clients}"
             )
-        check_private(earlier.folder, earlier.config.build_method(), earlier.result["chosen_round"])
+        check_private(earlier.folder, *earlier.stages_and_holds, earlier.result["chosen_round"])

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 from pyarrow import parquet
+from torch import nn
 
 from repper.config import Config
-from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import EncoderSpec, save_encoder
+from repper.encoders.encoder import save_encoder
 from repper.engines.engine import Personal
+from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.evaluate import Score, summarize
+from repper.evaluate import Score, mean_of, summarize
 from repper.files import read_json, write_atomically
-from repper.params import Params, digest
+from repper.params import Params, digest, params_of
 from repper.runs.run_folder import CURVES, ENCODER, RESULT, SCORES
 
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
@@ -32,13 +33,17 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not (folder / RESULT).is_file():
         return None
     result = read_json(folder / RESULT)
-    if isinstance(result, dict) and "sites" in result:
-        raise RepperError(
-            f"{folder} is that of a federation's server: heads and scores are at the sites"
-        )
     if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
         raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
     return result
+
+
+def refuse_sites(folder: Path, result: Mapping[str, Any]) -> None:
+    """Refuse to look for scores and heads where there are none."""
+    if "sites" in result:
+        raise RepperError(
+            f"{folder} is that of a federation's server: heads and scores are at the sites"
+        )
 
 
 def read_scores(folder: Path) -> dict[str, list[Any]]:
@@ -66,40 +71,53 @@ def _read_table(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
 def write_result(
     folder: Path,
     config: Config,
-    spec: EncoderSpec,
-    data: Dataset,
+    work: Work,
     shared: Params,
     encoder: tuple[Params, str],
     personal: Sequence[Personal],
     facts: dict[str, Any],
+    *,
+    keeps_private: bool,
 ) -> None:
     """Write encoder, scores and result; the result goes last: it marks a finished run.
 
-    `encoder` is the one for newcomers, and how it came about.
+    `encoder` is the one for newcomers, if there is one, and how it came about. With
+    `keeps_private`, clients have trained parameters of their own, which the digest covers too.
     """
-    save_encoder(folder / ENCODER, spec, *encoder)
-    scores = [p.test for p in personal]
-    _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
+    if encoder[0].keys() == params_of(nn.ModuleDict({"encoder": work.spec.build()})).keys():
+        save_encoder(folder / ENCODER, work.spec, *encoder)
+    scores = [p.test for p in personal if p.test is not None]
+    if scores:
+        _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
     curves = [(p.client, epoch, accuracy) for p in personal for epoch, accuracy in p.curve]
     if curves:
         _write_table(folder / CURVES, CURVE_COLUMNS, curves)
-    heads = hashlib.sha256("".join(p.head_digest for p in personal).encode()).hexdigest()
+    accuracy = summarize(scores)
+    if not scores:
+        accuracy["mean"] = mean_of(p.told for p in personal)
+    private = {p.client: p.private_digest for p in personal}
+    whole = not keeps_private or (len(private) == config.clients and None not in private.values())
+    own = [f"{client} {found}" for client, found in private.items() if found and whole]
+    heads = [p.head_digest for p in personal]
     result = {
         "run": str(folder),
-        "method": config.method,
-        "personalize": config.personalize,
+        "method": config.shown("method"),
+        "personalize": config.shown("personalize"),
         "rounds": config.rounds,
-        "accuracy": summarize(scores),
-        "encoder_digest": digest_of_all(
-            shared, [f"{p.client} {p.private_digest}" for p in personal if p.private_digest]
-        ),
-        "heads_digest": heads,
+        "accuracy": accuracy,
+        "encoder_digest": digest_of_all(shared, own),
+        "digest_covers": "all that was trained" if whole else "shared parameters only",
+        "heads_digest": None if None in heads else _digest_of(heads),
         "encoder_origin": encoder[1],
+        "clients": config.clients,
+        "classes": list(work.classes),
         **facts,
-        "clients": len(personal),
-        "classes": list(data.classes),
     }
     write_atomically(folder / RESULT, json.dumps(result, indent=2))
+
+
+def _digest_of(heads: Iterable[str | None]) -> str:
+    return hashlib.sha256("".join(filter(None, heads)).encode()).hexdigest()
 
 
 def digest_of_all(shared: Params, private: Sequence[str]) -> str:

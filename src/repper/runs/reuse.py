@@ -13,6 +13,7 @@ from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
 from repper.files import read_json, write_atomically
+from repper.methods.stage import rounds_of
 from repper.params import read_params
 from repper.partition import read_partition
 from repper.private import PrivateStore
@@ -69,13 +70,13 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
 
 def check_trained(folder: Path) -> None:
     """Refuse a finished run of which something is lost that its training came to."""
-    config = read_run_config(folder)
-    rounds = config.build_schedule().rounds
+    stages, holds = Run(folder).stages_and_holds
+    rounds = rounds_of(stages)
     if rounds:
         _, notes = read_params(folder / CHECKPOINT)
         if notes.get("round") != str(rounds) or len(read_rounds(folder)) < rounds:
             raise RepperError(f"{folder} does not hold all {rounds} rounds of its training")
-    check_private(folder, config.build_method(), rounds)
+    check_private(folder, stages, holds, rounds)
 
 
 @dataclass

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repper.errors import RepperError
+from repper.federate import Served
 from repper.files import write_atomically
-from repper.methods.method import Method
-from repper.params import Params, read_params, save_params
+from repper.methods.network import Holds
+from repper.methods.stage import Stage, stage_at
+from repper.names import is_weight, named_parts, part_of
+from repper.params import Params, clone, read_params, save_params, select
 from repper.private import PrivateStore
 from repper.runs.run_folder import CHECKPOINT, PRIVATE, ROUNDS
 
 CHOSEN = "chosen-{}.safetensors"
+RULE, GIVEN = "rule", "given"
+"""What names begin with in a checkpoint: the state of the server's rule, and earlier stages."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,15 @@ class Checkpoint:
     """Where a run stands: the last finished round, and the one chosen on validation data so far."""
 
     number: int
-    shared: Params
+    served: Served
     chosen: int = 0
     chosen_accuracy: float = -1.0
 
 
-def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint) -> None:
+def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, used: Params) -> None:
     """Log a finished round, then make it the one to resume from.
+
+    `used` are the parameters that were tested: those to keep if the round is chosen.
 
     In this order a crash between the two leaves a line too many, which `read_checkpoint` drops, or
     a chosen round too many, which is chosen again or never asked for.
@@ -47,17 +54,21 @@ def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint) ->
         "chosen": str(checkpoint.chosen),
         "chosen_accuracy": repr(checkpoint.chosen_accuracy),
     }
+    served = checkpoint.served
     if checkpoint.chosen == checkpoint.number:
-        save_params(_chosen(folder, checkpoint.number), checkpoint.shared, notes)
-    save_params(folder / CHECKPOINT, checkpoint.shared, notes)
+        save_params(_chosen(folder, checkpoint.number), used, notes)
+    beside = clone(named_parts({RULE: served.state, GIVEN: served.given}))
+    params = served.shared | beside  # a copy, because a rule may keep the very tensors it gives
+    save_params(folder / CHECKPOINT, params, notes)
     for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
         if path != _chosen(folder, checkpoint.chosen):
             path.unlink()
 
 
-def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
+def read_checkpoint(folder: Path, likes: Callable[[int], Params]) -> Checkpoint | None:
     """Where to go on from, or None if no round was finished.
 
+    `likes` gives what clients share after a round, for the names and shapes.
     The log is cut back to it: a crash may have come between a round's line and its checkpoint.
     """
     if not (folder / CHECKPOINT).is_file():
@@ -67,11 +78,11 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
         params, notes = read_params(folder / CHECKPOINT)
     except RepperError as error:
         raise RepperError(f"{error}; restore it, or begin again with --overwrite") from error
-    if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in like.items()}:
+    number = int(notes["round"])
+    like, served = likes(number), _served(params)
+    if {n: t.shape for n, t in served.shared.items()} != {n: t.shape for n, t in like.items()}:
         raise RepperError(f"{folder / CHECKPOINT} does not hold the parameters of this run")
-    checkpoint = Checkpoint(
-        int(notes["round"]), params, int(notes["chosen"]), float(notes["chosen_accuracy"])
-    )
+    checkpoint = Checkpoint(number, served, int(notes["chosen"]), float(notes["chosen_accuracy"]))
     keep = read_rounds(folder)[: checkpoint.number]
     if len(keep) < checkpoint.number:
         raise RepperError(
@@ -80,6 +91,18 @@ def read_checkpoint(folder: Path, like: Params) -> Checkpoint | None:
         )
     write_rounds(folder, keep)
     return checkpoint
+
+
+def _served(params: Params) -> Served:
+    state, given = part_of(params, RULE), part_of(params, GIVEN)
+    beside = tuple(f"{part}:" for part in (RULE, GIVEN))
+    return Served({n: t for n, t in params.items() if not n.startswith(beside)}, state, given)
+
+
+def read_trained(folder: Path) -> Params:
+    """The parameters of the network after the last round."""
+    served = _served(read_params(folder / CHECKPOINT)[0])
+    return select(served.received, is_weight)
 
 
 def read_chosen(folder: Path, number: int) -> Params:
@@ -122,13 +145,16 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
-def check_private(folder: Path, method: Method, number: int) -> None:
+def check_private(
+    folder: Path, stages: Sequence[Stage], holds: Sequence[Holds], number: int
+) -> None:
     """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
-    if not method.keeps_private:
-        return
     store = PrivateStore(folder / PRIVATE)
     trained = {
-        c: record["round"] for record in read_rounds(folder)[:number] for c in record["cohort"]
+        c: record["round"]
+        for record in read_rounds(folder)[:number]
+        if holds[stage_at(stages, record["round"])[0]].keeps_private
+        for c in record["cohort"]
     }
     for client, last in trained.items():
         if not store.path(client, last).is_file():

@@ -17,9 +17,11 @@ from repper.encoders.encoder import features_of, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of
 from repper.files import read_json
+from repper.methods.network import Holds, build_network, holdings
+from repper.methods.stage import Stage
 from repper.params import Params, digest
 from repper.private import PrivateStore
-from repper.runs.result import read_curves, read_result, read_scores
+from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
 from repper.runs.rounds import check_private, read_rounds
 from repper.runs.run_folder import ENVIRONMENT, HEADS, PARTITION, PRIVATE, RESULT, read_run_config
 
@@ -47,6 +49,7 @@ class Run:
             raise RepperError(
                 f"the run in {self.folder} is not finished: run its command again with --resume"
             )
+        refuse_sites(self.folder, result)
         # A folder may have been moved since.
         return result | {"run": str(self.folder)}
 
@@ -110,6 +113,14 @@ class Run:
         names: list[str] = read_json(self.folder / PARTITION)["settings"].get("names", [])
         return names
 
+    @property
+    def stages_and_holds(self) -> tuple[tuple[Stage, ...], tuple[Holds, ...]]:
+        """The stages that the run has gone through, and who held what in each."""
+        config, (spec, _) = self.config, read_encoder(self.folder)
+        stages = config.build_stages()
+        networks = [build_network(s.method, spec, len(self.classes), seed=0) for s in stages]
+        return stages, holdings(stages, networks, config.bn == "local")
+
     def rounds(self) -> list[dict[str, Any]]:
         """The log of every finished round."""
         return read_rounds(self.folder)
@@ -119,7 +130,8 @@ class Run:
 
         A round in which all take part, as of `local`, counts as the rounds it stands for.
         """
-        one = self.config.build_schedule().stands_for
+        stages = self.config.build_stages()
+        one = stages[0].stands_for
         found = {round(record["round"] * one): record.get(key) for record in self.rounds()}
         if key == "accuracy":
             found = {number: summary and summary["mean"] for number, summary in found.items()}
@@ -127,10 +139,11 @@ class Run:
 
     def _own_encoder(self, client: int) -> Params:
         """The encoder that is this client's alone; empty where all use the common one."""
-        method, number = self.config.build_method(), self.result["chosen_round"]
-        if not method.own_encoders:
+        number = self.result["chosen_round"]
+        stages, holds = self.stages_and_holds
+        if not any(one.own_encoders for one in holds):
             return {}
-        check_private(self.folder, method, number)
+        check_private(self.folder, stages, holds, number)
         return PrivateStore(self.folder / PRIVATE).encoder_of(client, number)
 
     def predict(
@@ -154,7 +167,7 @@ class Run:
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
         spec, params = read_encoder(self.folder)
-        params = self._own_encoder(client) or params
+        params = params | self._own_encoder(client)
         head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
         if not isinstance(images, np.ndarray):
             images = np.stack([read_image(Path(p), spec.channels, spec.size) for p in images])

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
-from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.files import check_one_of, check_same, read_json, write_atomically
 from repper.params import digest
-from repper.partition import Partition
 from repper.runs.environment import environment
 
 CONFIG = "config.toml"
@@ -123,9 +121,8 @@ def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
     check_same(folder, "run", compared(old), compared(new))
 
 
-def write_start(folder: Path, config: Config, data: Dataset, partition: Partition) -> None:
+def write_start(folder: Path, config: Config) -> None:
     """Write what is known before the first round. The configuration goes last: it marks a run."""
-    partition.save(folder / PARTITION, data)
     before = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
     trained = {key: before[key] for key in ("training", "reused") if key in before}
     now = environment(config.device) | trained

@@ -23,14 +23,14 @@ def spoil_updates(wire):
 
     honest = wire.update_reply
 
-    def spoilt(update, asked, upload):
+    def spoilt(update, asked, kind):
         todo = FOLDER / "todo"
         what, _, rest = todo.read_text().partition("\n") if todo.exists() else ("", "", "")
         what, _, number = what.partition(" ")
         if number and int(number) != wire.told_in(asked)["round"]:
-            return honest(update, asked, upload)
-        shared, examples = dict(update.shared), update.examples
-        name = min(shared)
+            return honest(update, asked, kind)
+        sent, examples = dict(update.sent), update.examples
+        name = min(sent)
         if what == "hang":
             (FOLDER / "hanging").touch()
             while todo.exists():
@@ -38,14 +38,14 @@ def spoil_updates(wire):
         elif what:
             todo.write_text(rest)
         if what == "nan":
-            shared[name] = torch.full_like(shared[name], float("nan"))
+            sent[name] = torch.full_like(sent[name], float("nan"))
         elif what == "shape":
-            shared[name] = torch.zeros(7, 7)
+            sent[name] = torch.zeros(7, 7)
         elif what == "count":
             examples += 1
         elif what == "float":
             examples = 2.5
-        reply = honest(Update(update.client, shared, examples, update.loss), asked, upload)
+        reply = honest(Update(update.client, sent, examples, update.loss), asked, kind)
         if what == "junk":
             [record] = reply.content.array_records.values()
             array = next(iter(record.values()))

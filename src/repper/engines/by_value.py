@@ -1,0 +1,37 @@
+"""Values on their way to another process of ours, with the classes they are made of.
+
+A method, head or rule of the user's own may be written in a notebook, or in a file that no other
+process can import by a name. Pickled by reference it could not be opened there, so such classes go
+along by value. This is for processes that we have started ourselves, never for files or networks.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from repper.registry import FROM_FILE
+
+
+@dataclass(frozen=True)
+class ByValue:
+    """A value as bytes."""
+
+    content: bytes
+
+    @classmethod
+    def pack(cls, value: Any) -> ByValue:
+        ours = [module for name, module in sys.modules.items() if name.startswith(FROM_FILE)]
+        for module in ours:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cls(cloudpickle.dumps(value))
+        finally:
+            for module in ours:
+                cloudpickle.unregister_pickle_by_value(module)
+
+    def open(self) -> Any:
+        return cloudpickle.loads(self.content)

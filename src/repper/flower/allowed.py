@@ -1,0 +1,58 @@
+"""What a server may decide for a site, setting by setting.
+
+No path and no code is among it: a server cannot point a site at other files than the site's own
+choice, and the things it names (methods, heads, encoders) are those that the site has installed.
+"""
+
+from __future__ import annotations
+
+from repper.config import GENERAL, OPTIONS
+from repper.errors import RepperError
+from repper.heads import HEADS
+from repper.methods import METHODS
+from repper.options import Option
+from repper.registry import is_reference
+
+FROM_SERVER = frozenset({
+    "method", "encoder", "width", "norm", "bn", "augment", "participation", "rounds", "epochs",
+    "batch", "lr", "lr_decay", "lr_decay_every", "weight_decay", "precision", "upload",
+    "personalize", "head_input", "seed", "image_size", "test_share", "clients",
+})  # fmt: skip
+"""Settings of every run that a site takes from a server."""
+OF_THE_SERVER = frozenset({"server", "init", "out"})
+"""Settings of a federation that stay at its server."""
+NOT_IN_A_FEDERATION = frozenset({
+    "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
+    "classes_per_client", "min_train", "min_test", "stage1_clients", "compile", "init_clients",
+    "head_curve", "evaluate_every", "validation", "knn", "engine", "workers", "device",
+    "tensorboard",
+})  # fmt: skip
+"""The rest: the site's own business, or nothing that a federation can do."""
+
+
+def is_bounded(option: Option) -> bool:
+    """Whether a setting takes numbers, truth values or one of some choices, but no free text."""
+    return option.kind is not str or option.choices is not None
+
+
+OF_CLIENTS = {*METHODS, *HEADS}
+TRAVELS = tuple(
+    name
+    for name, option in OPTIONS.items()
+    if name in FROM_SERVER or (OF_CLIENTS & {*option.owners} and is_bounded(option))
+)
+"""All that a federation decides for its sites. Of what methods and heads own, it is what cannot be
+a path or a program: no free text."""
+FEDERATE_SETTINGS = tuple(
+    name for name in OPTIONS if name in TRAVELS or name in OF_THE_SERVER or name not in GENERAL
+)
+"""Settings of a federation: those of its sites, and the server's own."""
+
+
+def check_allowed(settings: dict[str, object]) -> None:
+    """Refuse settings that a site does not take from a server."""
+    for name, value in settings.items():
+        if name not in TRAVELS:
+            raise RepperError(f"it does not take {name} from a server")
+        if is_reference(value):
+            raise RepperError(f"it does not run code that a server names: {name}")

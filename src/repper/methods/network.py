@@ -1,0 +1,157 @@
+"""A method's network: its parameters by name, and who holds which of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from repper.encoders.encoder import Encoder, EncoderSpec
+from repper.methods.method import Method
+from repper.methods.stage import Stage
+from repper.names import is_encoder, is_weight, named_parts
+from repper.params import Params, params_of, select
+
+
+@final
+class Network(nn.Module):
+    """`encoder.*` and what follows it, and the method's copies of both: `personal.*`."""
+
+    def __init__(
+        self, method: Method, encoder: Encoder, top: Mapping[str, nn.Module], copies: Iterable[str]
+    ) -> None:
+        super().__init__()
+        self._method = method
+        self._top = tuple(top)
+        self.encoder = encoder
+        for name, layer in top.items():
+            self.add_module(name, layer)
+        for name in copies:
+            own = Network(method, copy.deepcopy(encoder), copy.deepcopy(dict(top)), ())
+            self.add_module(name, own)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """The features of images as `r`, and what each part makes of them by its name."""
+        return self.of_features(self.encoder(images))
+
+    def of_features(self, r: Tensor) -> dict[str, Tensor]:
+        """`forward`, for features that are known."""
+        parts = {name: self.get_submodule(name) for name in self._top}
+        return {"r": r, **self._method.outputs(parts, r)}
+
+    def copy_named(self, name: str) -> Network:
+        """The copy of this name; without one, the network that travels."""
+        return cast(Network, self.get_submodule(name))
+
+    @property
+    def own(self) -> Network:
+        """The network that a client answers with."""
+        return self.copy_named(self._method.answers_with)
+
+    @property
+    def classifier(self) -> tuple[Tensor, Tensor] | None:
+        """The linear layer on features that this network answers with, if it has one."""
+        return self._method.classifier(params_of(self))
+
+
+def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) -> Network:
+    """The method's network with initial values from `seed`."""
+    encoder = spec.build(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + 1)
+        top = method.top(encoder.features, classes)
+    return Network(method, encoder, top, method.copies)
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Who holds which parameters of a stage, by name.
+
+    `shared` travel both ways. `given` come from an earlier stage and only go to clients. `private`
+    are trained and kept by each client. `still` stay as they were drawn: no phase moves them.
+    """
+
+    shared: frozenset[str]
+    given: frozenset[str]
+    private: frozenset[str]
+    still: frozenset[str]
+    keeps_private: bool
+    own_encoders: bool
+    copies: tuple[str, ...] = ()
+    """What the names of parameters of the network's copies begin with."""
+
+    @classmethod
+    def of(
+        cls, method: Method, network: Network, local_norm: bool, before: Collection[str] = ()
+    ) -> Holds:
+        """Who holds what, where earlier stages have trained the parameters `before`."""
+        names = params_of(network).keys()
+        norms = _norm_names(network) if local_norm or method.local_norm else frozenset()
+        shared = frozenset(n for n in names if method.shared(n) and n not in norms)
+        given = frozenset(n for n in before if n in names and n not in shared | norms)
+        private = frozenset(
+            n for n in names - shared - given
+            if method.private(n) or (n in norms and method.moves(n))
+        )  # fmt: skip
+        copies = tuple(f"{name}." for name in method.copies)
+        kept = method.begin(select(params_of(network), shared.__contains__))[1]
+        still = {n for n in names - shared - given - private if not n.startswith(copies)}
+        return cls(
+            shared, given, private, frozenset(still),
+            keeps_private=bool(private or kept),
+            own_encoders=any(map(is_encoder, private)) or bool(method.answers_with),
+            copies=copies,
+        )  # fmt: skip
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether clients have anything that is not sent to them."""
+        return self.keeps_private or bool(self.still)
+
+
+def _norm_names(network: Network) -> frozenset[str]:
+    """The names of weights and statistics of the encoder's normalization layers."""
+    kinds = (nn.BatchNorm2d, nn.GroupNorm)
+    return frozenset(
+        f"{prefix}.{name}"
+        for prefix, module in network.named_modules()
+        if isinstance(module, kinds) and is_encoder(f"{prefix}.")
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    )
+
+
+def holdings(
+    stages: Sequence[Stage], networks: Sequence[Network], local_norm: bool
+) -> tuple[Holds, ...]:
+    """Who holds what in each stage of a run."""
+    found: list[Holds] = []
+    for stage, network in zip(stages, networks, strict=True):
+        before = {name for holds in found for name in holds.shared}
+        found.append(Holds.of(stage.method, network, local_norm, before))
+    return tuple(found)
+
+
+def first_received(method: Method, network: Network, holds: Holds) -> Params:
+    """What the server of a stage sends in its first round, on the values that a network has now."""
+    params = params_of(network)
+    weights = select(params, holds.shared.__contains__)
+    beside = named_parts(method.begin(weights)[0])
+    return select(params, holds.given.__contains__) | weights | beside
+
+
+def first_kept(method: Method, network: Network, holds: Holds) -> Params:
+    """What a client begins with that is not sent to it. Copies begin as it receives."""
+    params = params_of(network)
+    own = {n for n in holds.private if not n.startswith(holds.copies)}
+    kept = method.begin(select(params, holds.shared.__contains__))[1]
+    return select(params, lambda n: n in own or n in holds.still) | kept
+
+
+def to_send(received: Params, holds: Holds) -> Params:
+    """Of what clients receive, that which they send back: the weights they share, and parts."""
+    return select(received, lambda n: n in holds.shared or not is_weight(n))
