@@ -22,6 +22,12 @@ METHODS: Registry[type[Method]] = Registry(
         "ditto": "repper.methods.ditto:Ditto",
         "local": "repper.methods.bounds:Local",
         "central": "repper.methods.bounds:Central",
+        "scaffold": "repper.methods.scaffold:Scaffold",
+        "fedbn": "repper.methods.fedbn:FedBN",
+        "fedrod": "repper.methods.fedrod:FedRoD",
+        "moon": "repper.methods.moon:MOON",
+        "feddbe": "repper.methods.feddbe:FedDBE",
+        "fedetf": "repper.methods.fedetf:FedETF",
     },
     own="repper.methods.method:Method",
 )
