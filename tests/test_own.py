@@ -134,6 +134,7 @@ def test_rows_of_ones_own_stand_beside_others(repper, tmp_path):
         (("--personalize", "{}/my_rule.py:TrimmedMean"), "is no head: it must be a subclass of Head"),
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", -1), "trim must be at least 0, got -1"),
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", "x"), "must be a whole number, got 'x'"),
+        (("--personalize", "{}/my_head.py:NearestMean", "--head-shrink", 2), "shrink must be at most 1"),
         (("--data", "{}/my_head.py:NearestMean"), "gave NearestMean, not a repper.Dataset"),
     ],
 )  # fmt: skip

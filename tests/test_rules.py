@@ -149,6 +149,25 @@ def test_a_rule_that_overlooks_updates_is_found_out():
         settle(both, Served({"w": torch.zeros(1)}), Lazy(), FedAvg(), 1.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda m: {}, "the model that Spoiling gave lacks w"),
+        (lambda m: m | {"v": m["w"]}, "the model that Spoiling gave has an unexpected v"),
+        (lambda m: {"w": m["w"][:1]}, r"has w as torch.Size\(\[1\]\), expected \(2,\)"),
+        (lambda m: {"w": 3.0}, "has w as None, expected"),
+    ],
+)
+def test_a_rule_must_give_a_model_like_the_one_before(spoil, said):
+    class Spoiling(Rule):
+        def apply(self, state, received, updates):
+            return state, spoil(mean_of(updates, received))
+
+    update = Update(0, {"w": torch.ones(2)}, 1, 0.0)
+    with pytest.raises(RepperError, match=said):
+        settle([update], Served({"w": torch.zeros(2)}), Spoiling(), FedAvg(), 1.0, 1)
+
+
 RUN = ("run", *QUICK, "--method", "fedavg", "--knn", 0, "--json")
 
 

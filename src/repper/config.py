@@ -25,7 +25,7 @@ from repper.errors import RepperError, unknown
 from repper.heads import HEAD_SETTINGS, HEADS
 from repper.methods import METHODS, Method
 from repper.methods.stage import Stage, Training, cohort_size
-from repper.options import Option, options_of, setting
+from repper.options import Option, check_fields, options_of, setting
 from repper.partition import Partition, by_folders, read_partition, split
 from repper.personalize import (
     FINETUNE,
@@ -401,7 +401,10 @@ class Config:
             settings.pop("random_state", None)
             return FitHead(type(value), tuple(settings.items()), unit)
         head = HEADS[kind]
-        return FitHead(head, tuple(self._own_of(head, "personalize").items()), unit)
+        settings = self._own_of(head, "personalize")
+        if dataclasses.is_dataclass(head):
+            check_fields(head(**settings))  # now, and not when the encoder is trained
+        return FitHead(head, tuple(settings.items()), unit)
 
     def _own_of(self, kind: type, name: str) -> dict[str, Any]:
         """The settings that were given of those a class owns, by its own names for them."""

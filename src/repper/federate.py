@@ -171,6 +171,7 @@ def settle(
     state, new = rule.apply(served.state, weights, arriving if rule.streams else tuple(arriving))
     if next(arriving, None) is not None:
         raise TypeError(f"{type(rule).__name__} has not looked at every update")
+    _check_model(new, weights, rule)
     mean = beside.value()
     names = dict.fromkeys(name.partition(":")[0] for name in parts)
     absorbed = {
@@ -179,6 +180,19 @@ def settle(
     }
     shared = new | named_parts(absorbed)
     return Served(shared, state, served.given), beside.examples, loss / beside.examples
+
+
+def _check_model(new: Params, like: Params, rule: Rule) -> None:
+    """Refuse what a rule has made of a round if it is not a model like the one before."""
+    for name in sorted(new.keys() ^ like.keys()):
+        what = "lacks" if name in like else "has an unexpected"
+        raise RepperError(f"the model that {type(rule).__name__} gave {what} {name}")
+    for name, tensor in like.items():
+        if (shape := getattr(new[name], "shape", None)) != tensor.shape:
+            raise RepperError(
+                f"the model that {type(rule).__name__} gave has {name} as {shape}, expected "
+                f"{tuple(tensor.shape)}"
+            )
 
 
 def check(update: Update, like: Params, number: int) -> None:
