@@ -137,8 +137,8 @@ def probe(file: Path) -> None:
                 make_run(folder, kind, {**TINY, **settings}, then)
                 result = repper.open_run(folder).result
                 answer = {part: result[f"{part}_digest"] for part in PARTS[:2]}
-                with safe_open(str(folder / "encoder.safetensors"), framework="np") as file:
-                    header = json.dumps(sorted(file.metadata().items()))
+                with safe_open(str(folder / "encoder.safetensors"), framework="np") as encoder:
+                    header = json.dumps(sorted(encoder.metadata().items()))
                 answer["file"] = hashlib.sha256(header.encode()).hexdigest()
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
