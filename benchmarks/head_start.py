@@ -23,6 +23,7 @@ from repper.heads.descent import LinearHead
 from repper.heads.together import LinearLayer
 from repper.params import read_params
 from repper.partition import read_partition
+from repper.runs.build import load_data
 from repper.runs.run_folder import CHECKPOINT, PARTITION
 
 WAYS = tuple(product(("zero", "the method's"), ("plain", "scaled")))
@@ -30,7 +31,7 @@ WAYS = tuple(product(("zero", "the method's"), ("plain", "scaled")))
 
 def accuracies(folder: Path) -> dict[tuple[str, str], float]:
     """The mean accuracy over clients with each way of coming to a head."""
-    data = repper.open_run(folder).config.load_data()
+    data = load_data(repper.open_run(folder).config)
     partition = read_partition(folder / PARTITION, data)
     spec, params = read_encoder(folder)
     shared, _ = read_params(folder / CHECKPOINT)

@@ -20,6 +20,7 @@ import repper
 from repper.encoders.encoder import features_of, read_encoder
 from repper.heads import HEADS
 from repper.partition import read_partition
+from repper.runs.build import load_data
 from repper.runs.run_folder import PARTITION
 
 SETTINGS: dict[str, list[dict[str, float]]] = {
@@ -34,7 +35,7 @@ FOLDS = 5
 def client_features(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Features and labels of the training images of each client that was not in stage 1."""
     config = repper.open_run(folder).config
-    data = config.load_data()
+    data = load_data(config)
     partition = read_partition(folder / PARTITION, data)
     spec, params = read_encoder(folder)
     trained = config.stage1()

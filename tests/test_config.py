@@ -12,6 +12,7 @@ from repper.heads import HEAD_SETTINGS
 from repper.methods import METHODS
 from repper.personalize import Features, Learner
 from repper.rules import RULES
+from repper.runs.build import build_personalizers, build_stages, check_clients
 
 OWNED = [
     flat_options(registry[owner], kind)
@@ -67,7 +68,7 @@ def test_stage1_clients_are_a_count_or_a_list(text, clients, expected):
 @pytest.mark.parametrize("text", ["0", "6", "5,1", "x", "1,x", ","])
 def test_stage1_clients_that_do_not_exist_are_refused(text):
     with pytest.raises(RepperError, match="--stage1-clients"):
-        Config(stage1_clients=text, clients=5).check_clients()
+        check_clients(Config(stage1_clients=text, clients=5))
 
 
 def test_the_same_clients_are_the_same_setting_however_written(tmp_path):
@@ -88,7 +89,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch):
 
 def test_what_local_and_central_stand_for_is_exact():
     config = Config(method="central", clients=20, participation=0.65, rounds=100)
-    [stage] = config.build_stages()
+    [stage] = build_stages(config)
     assert int(65 * stage.stands_for) == 100  # 13 of 20 clients: with floats 99.99
 
 
@@ -156,7 +157,7 @@ def test_numbers_of_numpy_are_numbers():
 def test_own_settings_of_a_client_that_does_not_exist_are_refused(tmp_path):
     config = from_toml(tmp_path, '[clients]\ncount = 5\n[clients.7]\npersonalize = "svm"')
     with pytest.raises(RepperError, match=r"\[clients.7\]: clients are numbered 0 to 4"):
-        config.check_clients()
+        check_clients(config)
 
 
 def test_written_settings_are_read_back(tmp_path):
@@ -196,7 +197,7 @@ def head_of(config):
     """The settings of the head that client 0 begins with."""
     features = Features(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]), "encoder")
     trained = np.zeros((2, 2), np.float32), np.zeros(2, np.float32)
-    head = config.build_personalizers().of(0).begin(Learner(features, trained, seed=0))
+    head = build_personalizers(config).of(0).begin(Learner(features, trained, seed=0))
     return head.get_params()
 
 

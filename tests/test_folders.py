@@ -12,6 +12,7 @@ from repper.config import Config
 from repper.datasets import decoded, load
 from repper.errors import RepperError
 from repper.partition import read_partition, split
+from repper.runs.build import load_data
 
 
 @pytest.fixture(autouse=True)
@@ -247,7 +248,7 @@ def test_folders_of_clients_become_their_partition(federation, tmp_path):
     assert [values(data.test)[row] for row in partition.test[1]] == [30, 31, 50]
     partition.save(tmp_path / "p.json", data)
     config = Config(data=str(federation), partition=str(tmp_path / "p.json"))
-    assert read_partition(tmp_path / "p.json", config.load_data()).hash == partition.hash
+    assert read_partition(tmp_path / "p.json", load_data(config)).hash == partition.hash
 
 
 def test_a_class_that_nobody_can_test_is_learned_all_the_same(federation):

@@ -4,6 +4,12 @@ import pytest
 
 from repper.cli.idle import idle
 from repper.config import OPTIONS, Config
+from repper.heads import HEADS
+
+
+def listed(names):
+    *most, last = names
+    return f"{', '.join(most)} and {last} heads"
 
 
 @pytest.mark.parametrize(
@@ -21,12 +27,12 @@ from repper.config import OPTIONS, Config
         (
             {"method": "fedavg", "personalize": "finetune", "head_plain": True},
             "--head-plain",
-            "linear, mlp, svm and logistic heads",
+            listed(HEADS),
         ),
         (
             {"method": "fedavg", "personalize": "keep", "head_input": "z"},
             "--head-input",
-            "linear, mlp, svm and logistic heads",
+            listed(HEADS),
         ),
     ],
 )

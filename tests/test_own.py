@@ -155,6 +155,73 @@ def test_a_file_that_cannot_be_loaded_says_why(repper, tmp_path):
     assert "broken.py cannot be loaded: ZeroDivisionError: division by zero" in done.stderr
 
 
+MISTAKES = {
+    "an output that is not there": (
+        "my_method.py", 'outputs["r"]', 'outputs["rr"]',
+        "mine.py, line 31, in ShortFeatures.loss: LookupError: the network has no output 'rr', only r, head",
+    ),
+    "an error of one's own": (
+        "my_method.py", "length = ", "length = {}[0] * ", "mine.py, line 31, in ShortFeatures.loss: KeyError: 0",
+    ),
+    "no tuple of phases": (
+        "my_method.py", "return (Phase(everything, epochs, self.loss),)", "Phase",
+        "phases of ShortFeatures must return a tuple of Phase, got None",
+    ),
+    "no stages": (
+        "two_stages.py", "return encoder, head", "return [encoder, head]",
+        "stages of EncoderThenHead must return a tuple of Stage, got [Stage(",
+    ),
+    "an unknown shape of a head": (
+        "my_head.py", '"linear"', '"liner"', "unknown shape of NearestMean 'liner', did you mean",
+    ),
+    "a head without its arrays": (
+        "my_head.py", '"bias":', '"offset":',
+        "NearestMean must give the arrays weight, bias for shape 'linear', got weight, offset",
+    ),
+    "an encoder that is none": (
+        "my_encoder.py", "return Encoder(body, features)", "return body",
+        "gave Sequential, not an Encoder: from repper.encoders.encoder import Encoder",
+    ),
+    "wrong features of an encoder": (
+        "my_encoder.py", "Encoder(body, features)", "Encoder(body, 3)",
+        "mine.py:two_layers makes 16 features of an image, but its Encoder says 3",
+    ),
+    "a rule that fails": (
+        "my_rule.py", "torch.stack(", "torch.stock(",
+        "mine.py, line 32, in TrimmedMean.apply.<dictcomp>: AttributeError: module 'torch' has",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_ones_own_code_is_told_before_anything_is_written(repper, tmp_path, mistake):
+    file, old, new, said = MISTAKES[mistake]
+    text = (EXAMPLES / file).read_text()
+    assert old in text
+    (tmp_path / "mine.py").write_text(text.replace(old, new, 1))
+    flag, name, _ = OWN[file]
+    done = repper("run", *FLAGS, flag, f"mine.py:{name}", "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_mistake_that_only_clients_meet_names_its_line(repper, tmp_path, engine):
+    text = (EXAMPLES / "my_method.py").read_text()
+    # The trial before the first round has fewer images.
+    late = "assert len(seen.labels) < 20, 'too many'\n        length = "
+    (tmp_path / "mine.py").write_text(text.replace("length = ", late, 1))
+    done = repper(
+        "run", *FLAGS, "--method", "mine.py:ShortFeatures", "--engine", engine, "--workers", 2
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "repper: mine.py, line 31, in ShortFeatures.loss: AssertionError: too many"
+    )
+
+
 def test_a_field_may_not_have_the_name_of_a_setting_of_every_run(repper, tmp_path):
     text = (EXAMPLES / "my_method.py").read_text().replace("weight_of_length", "batch")
     (tmp_path / "clash.py").write_text(text)

@@ -121,8 +121,8 @@ def test_features_are_found_once_for_as_long_as_the_encoder_stays(monkeypatch, t
 
     looked = []
     extract = module.extract
+    planned = plan(config(tmp_path / "a"), make_dataset())  # with a trial of the example's code
     monkeypatch.setattr(module, "extract", lambda *a: looked.append(1) or extract(*a))
-    planned = plan(config(tmp_path / "a"), make_dataset())
     clients = Clients.of(planned.work, planned.dealt.data)
     served = planned.enter(1, planned.enter(0))
     assert set(map(is_head, served.shared)) == {True}

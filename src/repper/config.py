@@ -13,28 +13,20 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
 from repper.client_list import clients_in, normal
-from repper.datasets import DATASETS, Dataset, load
+from repper.datasets import DATASETS
 from repper.encoders import ENCODERS, NORMS
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.heads import HEAD_SETTINGS, HEADS
 from repper.methods import METHODS, Method
-from repper.methods.stage import Stage, Training, cohort_size
-from repper.options import Option, check_fields, options_of, setting
-from repper.partition import Partition, by_folders, read_partition, split
+from repper.options import Option, options_of, setting
 from repper.personalize import (
     FINETUNE,
     KEEP,
-    FineTune,
-    FitHead,
-    Keep,
-    Personalizer,
-    Personalizers,
     personalizer_names,
 )
 from repper.registry import absolute_reference, is_reference, short_reference, source_digest
@@ -304,109 +296,31 @@ class Config:
         used = {name: value for name, value in self.in_use().items() if value is not None}
         return replace(self, own={**self.own, **used}, sources=found)
 
-    def check_clients(self) -> None:
-        """Refuse settings that do not go with the number of clients, once it is known."""
-        rounds = sum(stage.rounds for stage in self.build_stages())
-        if self.validation and self.evaluate_every > rounds > 0:
-            raise RepperError(
-                f"--evaluate-every {self.evaluate_every} evaluates none of {rounds} rounds of "
-                f"{self.method}, so --validation has nothing to choose from"
-            )
-        for client in self.overrides:
-            if not 0 <= client < self.clients:
-                raise RepperError(
-                    f"[clients.{client}]: clients are numbered 0 to {self.clients - 1}"
-                )
-
     def stage1(self) -> tuple[int, ...]:
         """The clients that may take part in stage 1."""
         if self.stage1_clients is None:
             return tuple(range(self.clients))
         return clients_in(self.stage1_clients, self.clients, "--stage1-clients")
 
-    def load_data(self) -> Dataset:
-        """The data set that the settings name."""
-        return load(
-            self.data,
-            self.data_dir,
-            image_size=self.image_size,
-            by_client=by_folders(self.partition),
-            download=self.download,
-            skip_unreadable=self.skip_unreadable,
-            test_share=self.test_share,
-            train_images=self.train_images,
-        )
-
-    def build_partition(self, data: Dataset) -> Partition:
-        """The partition that the settings name: a kind, or a manifest to repeat."""
-        if self.partition.endswith(".json"):
-            return read_partition(Path(self.partition), data)
-        return split(
-            data,
-            self.partition,
-            clients=self.clients,
-            alpha=self.alpha,
-            classes_per_client=self.classes_per_client,
-            min_train=self.min_train,
-            min_test=self.min_test,
-            seed=self.seed,
-        )
-
     def build_method(self) -> Method:
         if "method" in self.values:
             return cast(Method, self.values["method"])
         kind = METHODS[self.method]
-        return kind(**self._own_of(kind, "method"))
+        return kind(**self.own_of(kind, "method"))
 
     def build_rule(self) -> Rule:
         """What the server makes of a round's updates."""
         if "server" in self.values:
             return cast(Rule, self.values["server"])
         kind = RULES[self.server]
-        return kind(**self._own_of(kind, "server"))
-
-    def build_stages(self) -> tuple[Stage, ...]:
-        """The federated stages of the run, for the rounds and the participation asked for."""
-        clients = self.stage1()
-        share = Fraction(cohort_size(len(clients), self.participation), len(clients))
-        names = [f.name for f in dataclasses.fields(Training)]
-        training = Training(**{name: getattr(self, name) for name in names})
-        method = self.build_method()
-        # All images in one place are those of one client, whose number comes after the others'.
-        who = (self.clients,) if method.pooled else clients
-        asked = Stage(method, self.rounds, share, training, who, travels=not method.pooled)
-        return method.stages(asked)
+        return kind(**self.own_of(kind, "server"))
 
     def personalize_as(self, client: int | None = None) -> str:
         """The name of what this client does last; without one, of what they do in general."""
         own = self.overrides.get(client, {}).get("personalize") if client is not None else None
         return own or self.personalize or self.build_method().personalize
 
-    def build_personalizers(self) -> Personalizers:
-        """What every client does last."""
-        clients = (None, *self.overrides)
-        common, *single = (self._personalizer(self.personalize_as(client)) for client in clients)
-        return Personalizers(common, dict(zip(self.overrides, single, strict=True)))
-
-    def _personalizer(self, kind: str) -> Personalizer:
-        if kind == KEEP:
-            return Keep()
-        if kind == FINETUNE:
-            return FineTune(tuple(self._own_of(HEADS["linear"], "personalize").items()))
-        unit = self.head_input == "z"
-        if kind == self.personalize and (value := self.values.get("personalize")) is not None:
-            if isinstance(value, Personalizer):
-                return value
-            settings = value.get_params()
-            settings.pop("random_state", None)
-            return FitHead(type(value), tuple(settings.items()), unit)
-        head = HEADS[kind]
-        settings = self._own_of(head, "personalize")
-        if dataclasses.is_dataclass(head):
-            check_fields(head(**settings))  # now, and not when the encoder is trained
-        return FitHead(head, tuple(settings.items()), unit)
-
-    def _own_of(self, kind: type, name: str) -> dict[str, Any]:
+    def own_of(self, kind: type, name: str) -> dict[str, Any]:
         """The settings that were given of those a class owns, by its own names for them."""
         flat = flat_options(kind, name)
         return {option.name: self.own[key] for key, option in flat.items() if key in self.own}

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,8 @@ EXTRAS = {"torch": "train", "pyarrow": "train", "flwr": "simulation", "ray": "si
 REFERENCE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 FROM_FILE = "repper_own_"
 """What the names of modules begin with that were loaded from a user's file."""
+OWN_PACKAGES: set[str] = set()
+"""Names of the user's own modules that were imported by their names."""
 
 
 class Registry(Mapping[str, T]):
@@ -116,6 +119,21 @@ def short_reference(text: str) -> str:
     return f"{Path(where).name}:{name}" if where.endswith(".py") else text
 
 
+def mistake_in_own_code(error: BaseException) -> str | None:
+    """Where the user's own code failed, in one sentence; None if it had no part in the error."""
+    places = [
+        f"{Path(frame.f_code.co_filename).name}, line {line}, in "
+        f"{frame.f_code.co_qualname.replace('.<locals>', '')}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_own(frame.f_globals.get("__name__", ""))
+    ]
+    return f"{places[-1]}: {type(error).__name__}: {error}" if places else None
+
+
+def _is_own(module: str) -> bool:
+    return module.startswith(FROM_FILE) or module in OWN_PACKAGES
+
+
 def source_digest(value: Any) -> str:
     """A SHA-256 of the source that a class or function of the user's own was read from."""
     try:
@@ -163,7 +181,9 @@ def _from_package(name: str) -> ModuleType:
     if added:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        OWN_PACKAGES.add(name)
+        return module
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise RepperError(

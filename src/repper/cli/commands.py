@@ -13,6 +13,7 @@ from repper.cli import federation, paper, runs
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.errors import RepperError, nearest, unknown
 from repper.files import check_one_of
+from repper.registry import mistake_in_own_code
 
 TAKES_OWN = ("run", "compare", "join")
 """Commands that take methods, heads, rules and encoders of the user's own."""
@@ -55,6 +56,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, KeyboardInterrupt):
         return "; ".join(["interrupted", *map(str, error.args)]), 130
+    if own := mistake_in_own_code(error):
+        return own, 2
     if isinstance(error, OSError):
         name = f": {error.filename}" if error.filename else " while writing the output"
         return f"{error.strerror or error}{name}", 2

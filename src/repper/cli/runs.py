@@ -23,6 +23,7 @@ from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, needs
 from repper.heads import HEADS
 from repper.methods import METHODS
+from repper.runs.build import build_partition, load_data
 from repper.things import STAGE2
 
 if TYPE_CHECKING:
@@ -188,8 +189,8 @@ def _add_partition(add: AddCommand) -> None:
 def _partition(options: argparse.Namespace) -> int:
     file = options.file
     config = Config(**flags(options))
-    data = config.load_data()
-    partition = config.build_partition(data)
+    data = load_data(config)
+    partition = build_partition(config, data)
     if file.suffix.lower() == ".json":
         partition.save(file, data)
     else:

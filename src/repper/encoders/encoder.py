@@ -68,6 +68,11 @@ class EncoderSpec:
             torch.manual_seed(seed)
             build = self.builder or ENCODERS[self.name]
             encoder = build(self.channels, self.size, self.width, self.norm)
+            if not isinstance(encoder, Encoder):
+                raise RepperError(
+                    f"{self.name} gave {type(encoder).__name__}, not an Encoder: "
+                    f"from repper.encoders.encoder import Encoder"
+                )
             for module in encoder.modules():
                 if isinstance(module, nn.Conv2d):
                     # He et al. 2015, as ResNet and MobileNet are usually started.

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from repper.registry import FROM_FILE
+from repper.registry import FROM_FILE, OWN_PACKAGES
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,12 @@ class ByValue:
         for module in ours:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return cls(cloudpickle.dumps(value))
+            return cls(cloudpickle.dumps((value, OWN_PACKAGES)))
         finally:
             for module in ours:
                 cloudpickle.unregister_pickle_by_value(module)
 
     def open(self) -> Any:
-        return cloudpickle.loads(self.content)
+        value, packages = cloudpickle.loads(self.content)
+        OWN_PACKAGES.update(packages)
+        return value

@@ -20,7 +20,7 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.evaluate import Score, knn_accuracy, score
 from repper.heads.together import LinearLayer
-from repper.methods.method import Phase, Trained
+from repper.methods.method import Phase, Trained, phases_of
 from repper.methods.network import Holds, Network, first_kept, holdings
 from repper.methods.stage import Stage, stage_at
 from repper.names import is_encoder, is_weight, named_parts
@@ -92,7 +92,7 @@ class Clients:
         trainer = Trainer(
             network, stage.training, work.spec, work.flip, self._device, work.most_rows
         )
-        phases = stage.method.phases(stage.training.epochs)
+        phases = phases_of(stage)
         kept = {} if work.private else clone(first_kept(stage.method, network, holds))
         return _Bench(stage, network, holds, phases, trainer, params_of(network), kept)
 

@@ -185,7 +185,10 @@ class PoolEngine(Engine):
                 except (EOFError, ConnectionResetError):
                     raise self._death(worker) from None
                 if kind == "error":
-                    raise RepperError(answer)
+                    sentence, whole = answer
+                    failure: Exception = RepperError(sentence)
+                    failure.add_note(whole)
+                    raise failure
                 if kind == "crash":
                     failure = RuntimeError(f"{worker.process.name}: {answer.splitlines()[-1]}")
                     failure.add_note(answer)

@@ -13,7 +13,7 @@ from repper.augment import Level, augment
 from repper.batches import batches
 from repper.compiler import compiled, compiling
 from repper.encoders.encoder import EncoderSpec
-from repper.methods.method import Phase, Seen
+from repper.methods.method import Outputs, Phase, Seen
 from repper.methods.network import Network
 from repper.methods.stage import Training
 from repper.names import is_encoder
@@ -178,7 +178,7 @@ class Trainer:
                     with torch.no_grad():
                         theirs = other(views)
                     outputs = outputs | {f"{name}.{part}": t for part, t in theirs.items()}
-            outputs = {part: tensor.float() for part, tensor in outputs.items()}
+            outputs = Outputs({part: tensor.float() for part, tensor in outputs.items()})
             return phase.loss(Seen(outputs, labels, named, received, own, counts))
 
         return loss_of

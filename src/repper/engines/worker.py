@@ -21,6 +21,7 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.methods.network import first_received, holdings, to_send
 from repper.params import Params, copy_params
+from repper.registry import mistake_in_own_code
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ def serve(
                     answer = replace(answer, sent={})
                 message = ("done", answer)
             except RepperError as error:
-                message = ("error", str(error))
-            except Exception:
-                message = ("crash", traceback.format_exc())
+                message = ("error", (str(error), ""))
+            except Exception as error:
+                whole = traceback.format_exc()
+                own = mistake_in_own_code(error)
+                message = ("error", (own, whole)) if own else ("crash", whole)
             connection.send(message)

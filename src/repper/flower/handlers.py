@@ -14,6 +14,7 @@ from repper.engines.engine import one_thread
 from repper.errors import RepperError
 from repper.flower import wire
 from repper.flower.site import TellableError
+from repper.registry import mistake_in_own_code
 
 log = logging.getLogger("repper")
 
@@ -49,9 +50,10 @@ def answering(handler: Handler) -> Handler:
                 return handler(message, context)
         except Exception as error:
             at_home = "home" in context.node_config
-            if not at_home and not isinstance(error, RepperError):
+            known = str(error) if isinstance(error, RepperError) else mistake_in_own_code(error)
+            if not at_home and known is None:
                 raise
-            problem = str(error)
+            problem = known or ""
             if at_home and not isinstance(error, TellableError):
                 log.error("%s", error, exc_info=not isinstance(error, RepperError))
                 problem = "it could not do what it was asked: its own log says why"

@@ -31,6 +31,7 @@ from repper.names import is_encoder
 from repper.partition import Partition
 from repper.registry import is_reference
 from repper.runs import run_folder
+from repper.runs.build import build_stages
 from repper.runs.execute import Finished, RoundDone, Started, carry_out
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, settled
 from repper.runs.rounds import read_rounds
@@ -288,7 +289,7 @@ def _check(federation: Federation) -> None:
                 f"code that a server names"
             )
     least = federation.patience.least
-    most = cohort_size(config.clients, config.build_stages()[0].participation)
+    most = cohort_size(config.clients, build_stages(config)[0].participation)
     if least is not None and not 1 <= least <= most:
         raise RepperError(f"--min-cohort must be 1 to {most}, the sites of a round, got {least}")
 

@@ -17,7 +17,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from repper.edge.saved_head import Array, SavedHead
+from repper.edge.saved_head import SHAPES, Array, SavedHead
+from repper.errors import RepperError, unknown
 from repper.options import check_fields
 
 Fitted = tuple[str, dict[str, Array]]
@@ -85,9 +86,17 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
         return (x - self.mean_) / self.scale_, codes
 
     def _set(self, shape: str, arrays: dict[str, Array]) -> None:
+        if shape not in SHAPES:
+            raise unknown(f"shape of {type(self).__name__}", shape, SHAPES)
         scaling = {"mean": self.mean_, "scale": np.atleast_1d(self.scale_)}
         self.shape_ = shape
         self.arrays_ = scaling | {n: np.asarray(a, np.float32) for n, a in arrays.items()}
+        if self.arrays_.keys() != set(SHAPES[shape]):
+            expected, given = ", ".join(SHAPES[shape][2:]), ", ".join(arrays)
+            raise RepperError(
+                f"{type(self).__name__} must give the arrays {expected} for shape {shape!r}, "
+                f"got {given}"
+            )
 
     def _steps(self, x: Array, codes: NDArray[np.int64]) -> Iterator[Fitted]:
         if len(self.classes_) == 1:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from repper.errors import RepperError
 from repper.methods.stage import Stage
 from repper.options import Settled
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from repper.params import Params
+
+
+class Outputs(dict[str, "Tensor"]):
+    """What the parts of a network gave, by name."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise LookupError(f"the network has no output {name!r}, only {', '.join(self)}")
 
 
 class Seen(NamedTuple):
@@ -79,6 +87,16 @@ class Phase:
     network: str = ""
     beside: tuple[str, ...] = ()
     gradients: bool = False
+
+
+def phases_of(stage: Stage) -> tuple[Phase, ...]:
+    """What a client does in a round of a stage, in order."""
+    found = stage.method.phases(stage.training.epochs)
+    if not (isinstance(found, tuple) and found and all(isinstance(p, Phase) for p in found)):
+        raise RepperError(
+            f"phases of {type(stage.method).__name__} must return a tuple of Phase, got {found!r}"
+        )
+    return found
 
 
 @dataclass(frozen=True)

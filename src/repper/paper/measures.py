@@ -22,6 +22,7 @@ from repper.paper.panels import cells_of, without
 from repper.paper.reproduction import Extra
 from repper.paper.tables import BUBBLES
 from repper.runs import run_folder
+from repper.runs.build import load_data
 from repper.runs.comparison import interval
 from repper.runs.execute import Event
 from repper.runs.newcomers import join
@@ -162,7 +163,7 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
     for name in dict.fromkeys(name for name, _ in BUBBLES):
         alphas, every = [a for n, a in BUBBLES if n == name], replace(config, data=name)
         try:
-            data = replace(every, train_images=None).load_data()
+            data = load_data(replace(every, train_images=None))
         except RepperError:
             drawn = dict.fromkeys(alphas, f"left out: {without(replace(every, train_images=None))}")
         else:

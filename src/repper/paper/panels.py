@@ -12,6 +12,7 @@ from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
 from repper.methods.stage import cohort_size
 from repper.paper.experiment import Experiment, Panel, Preset
+from repper.runs.build import build_stages, load_data
 from repper.runs.compare import rows_of
 from repper.runs.comparison import TABLE, Comparison, Line
 from repper.runs.execute import passes
@@ -95,7 +96,7 @@ def epochs_in(config: Config) -> float:
     """Passes over one client's views that a training makes, summed over rounds and clients."""
     return sum(
         stage.rounds * cohort_size(config.clients, stage.participation) * passes(stage)
-        for stage in config.build_stages()
+        for stage in build_stages(config)
     )
 
 
@@ -109,7 +110,7 @@ class Loaded:
     def data_of(self, config: Config) -> Dataset:
         key = (config.data, config.train_images, config.data_dir)
         if self._data is None or key != self._key:
-            self._data, self._key = config.load_data(), key
+            self._data, self._key = load_data(config), key
         return self._data
 
 
@@ -135,7 +136,7 @@ class Images:
                 if experiment.newcomers:
                     # Looked for now: without their images, trainings would be for nothing.
                     others = Config(**how, data=experiment.newcomers["data"])
-                    notes.append(f"{_note(others.load_data())} for new clients")
+                    notes.append(f"{_note(load_data(others))} for new clients")
             except RepperError as error:
                 missing[panel] = str(error)
             else:
@@ -151,7 +152,7 @@ def without(config: Config) -> str:
     """Why a panel is left out, in words that name no folder of this machine."""
     if config.train_images is not None:
         try:
-            count = len(replace(config, train_images=None).load_data().train)
+            count = len(load_data(replace(config, train_images=None)).train)
             if count < config.train_images:
                 return (
                     f"{config.data} has {count} training images here, {config.train_images} needed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
+from repper.runs.build import load_data
 from repper.runs.comparison import over_rounds
 from repper.runs.run import Run
 from repper.text_table import figure, gain_text
@@ -261,7 +262,7 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     drawn, seen, notes = list[Html](), set[str](), [MEANING]
     rows: list[list[Cell]] = []
     # A page is made without the network, whatever the run was allowed to do.
-    load = cache(replace(subject.first.config, download=False).load_data)
+    load = cache(partial(load_data, replace(subject.first.config, download=False)))
     for name, runs in subject.rows.items():
         if (method := name.partition("+")[0]) in seen:
             continue

@@ -22,6 +22,7 @@ from repper.partition import read_partition
 from repper.personalize import personalizer_names
 from repper.registry import absolute_reference, is_reference, reference_to
 from repper.runs import run_folder
+from repper.runs.build import build_partition, load_data
 from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan, resolve_device
@@ -137,13 +138,13 @@ def compare(
     if overwrite:
         manifest = config.partition if config.partition.endswith(".json") else None
         _check_kept(folder, {"--reuse": reuse, "--init": config.init, "--partition": manifest})
-    data = data or config.load_data()
+    data = data or load_data(config)
     check_known(config, [row.config(config, config.seed, folder) for row in rows])
     for row in rows:
         plan(row.config(config, config.seed, folder), data)
     cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
     hashes = {
-        seed: replace(config, seed=seed).build_partition(data).hash
+        seed: build_partition(replace(config, seed=seed), data).hash
         for seed in range(config.seed, config.seed + seeds)
     }
     with run_folder.locked(folder):

@@ -15,6 +15,7 @@ from repper.config import Config
 from repper.errors import RepperError
 from repper.evaluate import mean_of
 from repper.files import read_json, write_atomically
+from repper.runs.build import build_stages
 from repper.runs.row import Row
 from repper.runs.run import Run
 from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
@@ -216,7 +217,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def _about_rounds(self) -> str:
-        stages = [runs[0].config.build_stages()[0] for runs in self.runs().values()]
+        stages = [build_stages(runs[0].config)[0] for runs in self.runs().values()]
         if all(stage.stands_for == 1 for stage in stages):
             return ""
         return (

@@ -22,6 +22,7 @@ from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.federate import Round, Served, federate
+from repper.methods.method import phases_of
 from repper.methods.stage import Stage, rounds_of, stage_at
 from repper.names import is_encoder, is_weight
 from repper.params import Params, WeightedMean, select
@@ -298,8 +299,7 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
 
 def passes(stage: Stage) -> int:
     """How often a client's images are looked at in a round; those shown as they are, once."""
-    phases = stage.method.phases(stage.training.epochs)
-    return sum(phase.epochs * phase.views if phase.views else 1 for phase in phases)
+    return sum(phase.epochs * phase.views if phase.views else 1 for phase in phases_of(stage))
 
 
 def _facts(

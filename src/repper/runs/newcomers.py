@@ -18,6 +18,7 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
 from repper.personalize import NEED_A_HEAD
+from repper.runs.build import load_data
 from repper.runs.execute import Event, execute
 from repper.runs.run import Run
 
@@ -39,7 +40,7 @@ def join(
     """
     config = join_config(run, settings, same_clients)
     spec, _ = read_encoder(run.folder)
-    images = data or config.load_data()
+    images = data or load_data(config)
     images = shaped(images, spec.channels, spec.size)
     yield from execute(config, images, resume=resume, overwrite=overwrite)
 

@@ -20,6 +20,7 @@ from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import Served, begin
+from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import rounds_of, stage_at
 from repper.names import is_weight
@@ -28,9 +29,17 @@ from repper.partition import Partition, hold_out, read_partition
 from repper.registry import is_reference
 from repper.rules import Rule
 from repper.runs import run_folder
+from repper.runs.build import (
+    build_partition,
+    build_personalizers,
+    build_stages,
+    check_clients,
+    load_data,
+)
 from repper.runs.rounds import check_private
 from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
+from repper.runs.trial import try_out
 from repper.seeds import Purpose, torch_seed
 from repper.transforms import Float16, Transform
 
@@ -144,20 +153,22 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
     config = settled(config)
     if config.tensorboard:
         check_tensorboard()
-    data = data or config.load_data()
+    data = data or load_data(config)
     if partition is None:
-        partition = config.build_partition(data)
+        partition = build_partition(config, data)
         named = config.partition
         config = replace(describe_partition(config, partition), partition=named)
     else:
         partition.check(data)
         config = describe_partition(config, partition)
-    config.check_clients()
+    check_clients(config)
     folder = Path(config.out or Path("runs") / config.name())
     _check_init(config, folder)
     spec = spec_of(config, data.channels, data.size)
     work = make_work(config, spec, partition, data.classes, data.flip)
     networks, rule = initial_networks(config, work), config.build_rule()
+    if config.sources:
+        try_out(work, rule)
     return Plan(config, folder, work, networks, rule, Dealt(data, partition)).in_folder()
 
 
@@ -179,14 +190,14 @@ def make_work(
     flip: bool,
 ) -> Work:
     """What the settings make of clients and their images."""
-    stages = config.build_stages()
+    stages = build_stages(config)
     for stage in stages:
-        stage.method.phases(stage.training.epochs)  # a method may refuse the epochs
+        phases_of(stage)  # a method may refuse the epochs
     return Work(
         stages=stages,
         spec=spec,
         partition=hold_out(partition, config.validation, config.seed),
-        personalizers=config.build_personalizers(),
+        personalizers=build_personalizers(config),
         classes=classes,
         flip=flip,
         seed=config.seed,

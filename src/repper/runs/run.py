@@ -21,6 +21,7 @@ from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
 from repper.params import Params, digest
 from repper.private import PrivateStore
+from repper.runs.build import build_stages
 from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
 from repper.runs.rounds import check_private, read_rounds
 from repper.runs.run_folder import ENVIRONMENT, HEADS, PARTITION, PRIVATE, RESULT, read_run_config
@@ -117,7 +118,7 @@ class Run:
     def stages_and_holds(self) -> tuple[tuple[Stage, ...], tuple[Holds, ...]]:
         """The stages that the run has gone through, and who held what in each."""
         config, (spec, _) = self.config, read_encoder(self.folder)
-        stages = config.build_stages()
+        stages = build_stages(config)
         networks = [build_network(s.method, spec, len(self.classes), seed=0) for s in stages]
         return stages, holdings(stages, networks, config.bn == "local")
 
@@ -130,7 +131,7 @@ class Run:
 
         A round in which all take part, as of `local`, counts as the rounds it stands for.
         """
-        stages = self.config.build_stages()
+        stages = build_stages(self.config)
         one = stages[0].stands_for
         found = {round(record["round"] * one): record.get(key) for record in self.rounds()}
         if key == "accuracy":
