@@ -114,3 +114,22 @@ def test_damaged_or_foreign_encoder_files_are_refused(tmp_path):
     save_encoder(path, EncoderSpec("small", 1, 8, 0.5), named(spec.build()), "test")
     with pytest.raises(RepperError, match="does not hold the parameters of its encoder 'small'"):
         read_encoder(path)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 4, 4), (20, 256, 1, 1), (64, 256, 4, 4), (5, 40, 7, 7)])
+def test_the_mean_over_positions_is_that_of_pytorch_to_the_bit(shape):
+    from torch import nn
+
+    from repper.encoders.blocks import MeanOverPositions
+
+    random = torch.Generator().manual_seed(0)
+    maps = torch.randn(shape, generator=random).contiguous(memory_format=torch.channels_last)
+    gradient = torch.randn(shape[:2], generator=random)
+    found = []
+    for pool in (nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), MeanOverPositions()):
+        start = maps.clone().requires_grad_()
+        features = pool(start.relu())
+        features.backward(gradient)
+        found.append((features, start.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])

@@ -148,8 +148,9 @@ class Config:
     )
     precision: str = _stage1(
         "float32",
-        "numbers the network computes with; bfloat16 is for GPUs, weights stay float32",
-        choices=("float32", "bfloat16"),
+        "numbers the network computes with (weights stay float32); auto: bfloat16 where the "
+        "hardware multiplies it",
+        choices=("float32", "bfloat16", "auto"),
     )
     upload: str = _stage1(
         "float32",

@@ -200,6 +200,7 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
         ({"method": "central"}, "needs all images in one place"),
         ({"method": "fedavg"}, "name them with --classes"),
         ({"method": "lg-fedavg", "init": "run"}, "lg-fedavg every site has an encoder of its own"),
+        ({"precision": "auto"}, "--precision auto is not available in a federation"),
         ({"evaluate_every": 1}, "--evaluate-every is not available in a federation"),
         ({"participation": 0.5}, "--min-cohort must be 1 to 1, the sites of a round, got 2"),
     ],

@@ -145,7 +145,7 @@ def _node(options: argparse.Namespace) -> int:
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import Site
-        from repper.runs.plan import resolve_device
+        from repper.hardware import resolve_device
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
         raise RepperError(f"the folder of images {data} does not exist")

@@ -118,7 +118,8 @@ class Display:
         sizes = [len(rows) for rows in event.partition.train]
         self._say(
             f"{event.data.name}: {event.data.note or f'{len(event.data.train)} images'}; "
-            f"{config.clients} clients with {min(sizes)} to {max(sizes)} training images"
+            f"{config.clients} clients with {min(sizes)} to {max(sizes)} training images; "
+            f"computing in {config.precision}"
         )
         if config.init and not event.rounds:
             self._say(f"clients join {config.init}")

@@ -35,11 +35,14 @@ class Encoder(nn.Module):
 
 
 @torch.no_grad()
-def extract(encoder: Encoder, images: Tensor) -> Tensor:
+def extract(encoder: Encoder, images: Tensor, precision: str = "float32") -> Tensor:
     """The features of images (uint8), as they are; of large ones fewer at once, for the memory."""
     pixels = images.shape[-1] * images.shape[-2]
     at_once = max(1, min(512, 512 * 32**2 // pixels))
-    return torch.cat([encoder(normalize(part)) for part in images.split(at_once)])
+    half = precision == "bfloat16"
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+        parts = [encoder(normalize(part)) for part in images.split(at_once)]
+    return torch.cat(parts).float()
 
 
 def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:

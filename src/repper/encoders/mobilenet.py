@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from repper.encoders.blocks import Norm, conv_norm_relu, scaled
+from repper.encoders.blocks import MeanOverPositions, Norm, conv_norm_relu, scaled
 from repper.encoders.encoder import Encoder
 
 # Output channels and stride of each depthwise-separable block. The original halves the image once
@@ -23,4 +23,4 @@ def mobilenet(channels: int, size: int, width: float, norm: Norm) -> Encoder:
         layers.append(conv_norm_relu(inputs, inputs, norm, stride=stride, groups=inputs))
         layers.append(conv_norm_relu(inputs, outputs, norm, kernel=1))
         inputs = outputs
-    return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), inputs)
+    return Encoder(nn.Sequential(*layers, MeanOverPositions()), inputs)

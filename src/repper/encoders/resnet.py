@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from repper.encoders.blocks import Norm, conv_norm_relu, norm_layer, scaled
+from repper.encoders.blocks import MeanOverPositions, Norm, conv_norm_relu, norm_layer, scaled
 from repper.encoders.encoder import Encoder
 
 
@@ -48,7 +48,7 @@ def _resnet(
             stride = 2 if stage > 0 and index == 0 else 1
             layers.append(BasicBlock(inputs, outputs, stride, norm))
             inputs = outputs
-    return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), inputs)
+    return Encoder(nn.Sequential(*layers, MeanOverPositions()), inputs)
 
 
 def resnet18(channels: int, size: int, width: float, norm: Norm) -> Encoder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from repper.encoders.blocks import Norm, conv_norm_relu, scaled
+from repper.encoders.blocks import MeanOverPositions, Norm, conv_norm_relu, scaled
 from repper.encoders.encoder import Encoder
 
 # Channels and stride of each 3x3 convolution. Few channels while the image is large: with 32 to 256
@@ -21,4 +21,4 @@ def small(channels: int, size: int, width: float, norm: Norm) -> Encoder:
         outputs = scaled(count, width)
         layers.append(conv_norm_relu(inputs, outputs, norm, stride=stride))
         inputs = outputs
-    return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), inputs)
+    return Encoder(nn.Sequential(*layers, MeanOverPositions()), inputs)

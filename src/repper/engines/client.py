@@ -145,13 +145,17 @@ class Clients:
         losses, epochs = [loss for loss, _ in results], [phase.epochs for phase in at.phases]
         return Update(client, sent, len(rows), float(np.average(losses, weights=epochs)))
 
+    @property
+    def _precision(self) -> str:
+        return self._at.stage.training.precision
+
     def _looked_at(self, client: int, images: Tensor) -> Tensor:
         """The features of a client's training images, kept for as long as the encoder stays."""
         network = self._at.network
         encoder, known = self._digest_of(network), self._known.get(client)
         if known is None or known[0] != encoder:
             before = network.encoder.training
-            known = encoder, extract(network.encoder.eval(), images)
+            known = encoder, extract(network.encoder.eval(), images, self._precision)
             network.encoder.train(before)
             if sum(r.numel() for _, r in self._known.values()) > MOST_KNOWN:
                 self._known.clear()
@@ -269,7 +273,7 @@ class Clients:
     @torch.no_grad()
     def _features(self, network: Network, split: Labelled, rows: Rows) -> Features:
         images, labels = self._pick(split, rows)
-        r = extract(network.encoder, images)
+        r = extract(network.encoder, images, self._precision)
         if not bool(torch.isfinite(r).all()):
             raise RepperError(
                 "the encoder's features are not finite: its training diverged, try a lower --lr"

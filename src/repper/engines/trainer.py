@@ -162,7 +162,7 @@ class Trainer:
     def _loss_of(self, phase: Phase, moving: Mapping[str, Tensor], pupil: Pupil) -> LossOf:
         """The phase's loss as a function of views, or of features, and their labels."""
         network = self._network.copy_named(phase.network)
-        look = network.of_features if self.on_features(phase) else network
+        on_features = self.on_features(phase)
         beside = {name: self._network.copy_named(name) for name in phase.beside}
         half = self._training.precision == "bfloat16"
         prefix = f"{phase.network}."
@@ -171,14 +171,20 @@ class Trainer:
         own = {n: t.to(self._device) for n, t in pupil.own.items()}
         counts = pupil.counts.to(self._device)
 
-        def loss_of(views: Tensor, labels: Tensor) -> Tensor:
+        def outputs_of(looking: Network, views: Tensor) -> dict[str, Tensor]:
+            if on_features:
+                return looking.of_features(views)
+            # All that follows the encoder is small, and computes in float32.
             with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-                outputs = look(views)
-                for name, other in beside.items():
-                    with torch.no_grad():
-                        theirs = other(views)
-                    outputs = outputs | {f"{name}.{part}": t for part, t in theirs.items()}
-            outputs = Outputs({part: tensor.float() for part, tensor in outputs.items()})
+                r = looking.encoder(views)
+            return looking.of_features(r.float())
+
+        def loss_of(views: Tensor, labels: Tensor) -> Tensor:
+            outputs = Outputs(outputs_of(network, views))
+            for name, other in beside.items():
+                with torch.no_grad():
+                    theirs = outputs_of(other, views)
+                outputs.update({f"{name}.{part}": t for part, t in theirs.items()})
             return phase.loss(Seen(outputs, labels, named, received, own, counts))
 
         return loss_of

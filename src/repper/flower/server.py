@@ -230,6 +230,11 @@ class Roster(Clientele):
 
 def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, Any]:
     """Run all stages with the sites that are connected, and return the result."""
+    if federation.config.precision == "auto":
+        raise RepperError(
+            "--precision auto is not available in a federation: sites have CPUs of their own, "
+            "choose float32 or bfloat16"
+        )
     config = settled(replace(federation.config, device="cpu", knn=0, data="sites"))
     federation = replace(federation, config=config)
     _check(federation)

@@ -30,13 +30,14 @@ from repper.errors import RepperError
 from repper.evaluate import summarize
 from repper.files import write_atomically
 from repper.flower.allowed import TRAVELS, check_allowed
+from repper.hardware import resolve_device
 from repper.methods.stage import stage_at
 from repper.names import is_encoder
 from repper.params import Params, select
 from repper.partition import Partition
 from repper.private import PrivateStore
 from repper.runs import run_folder
-from repper.runs.plan import Clientele, Plan, initial_networks, make_work, resolve_device, spec_of
+from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
 
 SETTINGS = "site.toml"
 CHANNELS, IMAGE_SIZE = 3, 32

@@ -17,6 +17,7 @@ from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.files import check_one_of, check_same
+from repper.hardware import resolve_device, resolve_precision
 from repper.methods import METHODS, Method
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
@@ -25,7 +26,7 @@ from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
 from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
-from repper.runs.plan import plan, resolve_device
+from repper.runs.plan import plan
 from repper.runs.reuse import Trainings, branch
 from repper.runs.row import CELLS, Row
 from repper.runs.run import Run
@@ -133,6 +134,8 @@ def compare(
     Trainings that are finished somewhere in the folder `reuse` are not made again.
     """
     elsewhere = check_asked(config, seeds, reuse)
+    precision = resolve_precision(config.precision, resolve_device(config.device))
+    config = replace(config, precision=precision)
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
     if overwrite:

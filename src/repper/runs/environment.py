@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from repper.hardware import instruction_sets
+
 
 def environment(device: str) -> dict[str, Any]:
     """Versions, machine and commit, as they are now."""
@@ -18,6 +20,7 @@ def environment(device: str) -> dict[str, Any]:
         "packages": {name: metadata.version(name) for name in packages},
         "system": platform.platform(),
         "processor": _processor(),
+        "instructions": " ".join(instruction_sets()),
         "cores": os.cpu_count(),
         "device": device,
         "commit": _commit(),

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
@@ -20,6 +18,7 @@ from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import Served, begin
+from repper.hardware import resolve_device, resolve_precision
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import rounds_of, stage_at
@@ -175,7 +174,9 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
 def settled(config: Config) -> Config:
     """The settings with all that does not depend on images decided."""
     check_known(config, [config])
-    config = replace(config, device=resolve_device(config.device))
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    config = replace(config, device=device, precision=precision)
     config = replace(config, personalize=config.personalize_as())
     if config.compile:
         check_compiler()
@@ -265,28 +266,6 @@ def _described(spec: EncoderSpec) -> str:
         f"encoder {spec.name!r} of width {spec.width:g} with {spec.norm} norm "
         f"for {spec.channels} channels"
     )
-
-
-def resolve_device(name: str) -> str:
-    """The device to use: `auto` is CUDA, else MPS, else the CPU."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise RepperError(
-            f"--device must be auto, cpu, cuda, cuda:N or mps, got {name!r}"
-        ) from error
-    usable = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not usable.get(device.type, False):
-        raise RepperError(f"--device {name} is not available on this machine: use --device auto")
-    return name
 
 
 def _check_init(config: Config, folder: Path) -> None:
