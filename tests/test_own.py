@@ -149,10 +149,20 @@ def test_a_wrong_reference_gets_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_setting_of_ones_own_is_not_called_idle_because_another_method_has_its_name(
+    repper, tmp_path
+):
+    text = (EXAMPLES / "my_method.py").read_text().replace("weight_of_length", "mu")
+    (tmp_path / "mine.py").write_text(text)
+    done = repper("run", *FLAGS, "--rounds", 0, "--method", "mine.py:ShortFeatures", "--mu", 0.5)
+    assert done.returncode == 0
+    assert "changes nothing" not in done.stderr
+
+
 def test_a_file_that_cannot_be_loaded_says_why(repper, tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     done = repper("run", "--method", "broken.py:X")
-    assert "broken.py cannot be loaded: ZeroDivisionError: division by zero" in done.stderr
+    assert "broken.py, line 1, in <module>: ZeroDivisionError: division by zero" in done.stderr
 
 
 MISTAKES = {
@@ -185,6 +195,29 @@ MISTAKES = {
     "wrong features of an encoder": (
         "my_encoder.py", "Encoder(body, features)", "Encoder(body, 3)",
         "mine.py:two_layers makes 16 features of an image, but its Encoder says 3",
+    ),
+    "an error far from its own lines": (
+        "my_method.py", "return losses.cross_entropy(seen)", "return seen.outputs['head']",
+        "mine.py:ShortFeatures does not work: RuntimeError: grad can be implicitly created only",
+    ),
+    "nothing is shared by mistake": (
+        "my_method.py", "return True", "True",
+        "shared of ShortFeatures must return True or False, got None",
+    ),
+    "a head that yields nothing": (
+        "my_head.py", "yield ", "if x is None: yield ", "a head must yield its shape and arrays",
+    ),
+    "a stage of too many": (
+        "two_stages.py", "participation=Fraction(1)", "participation=Fraction(2)",
+        "participation of a stage must be above 0 and at most 1, got 2",
+    ),
+    "an error while loading": (
+        "my_method.py", "setting(0.01", "settings(0.01",
+        "mine.py cannot be loaded: mine.py, line 22, in ShortFeatures: NameError: name 'settings'",
+    ),
+    "an abstract class": (
+        "my_rule.py", "def apply(", "def apples(",
+        "mine.py:TrimmedMean does not work: TypeError: Can't instantiate abstract class",
     ),
     "a rule that fails": (
         "my_rule.py", "torch.stack(", "torch.stock(",

@@ -275,6 +275,11 @@ class Config:
         """The value of any setting; None for one that was not given to its owner."""
         return getattr(self, name) if name in GENERAL else self.own.get(name)
 
+    def references(self) -> list[str]:
+        """What of this run is the user's own, as it is named."""
+        given = {name: getattr(self, name) for name in MAY_BE_OWN}
+        return [value for value in given.values() if is_reference(value)]
+
     def known_to_own(self) -> dict[str, Option]:
         """Load what is the user's own of this run; the settings it owns, by their flat names."""
         found: dict[str, Option] = {}

@@ -12,7 +12,8 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -130,6 +131,21 @@ def mistake_in_own_code(error: BaseException) -> str | None:
     return f"{places[-1]}: {type(error).__name__}: {error}" if places else None
 
 
+@contextmanager
+def blaming(own: Iterable[str]) -> Iterator[None]:
+    """Say of an error that it comes from the user's own things, as it would not without them.
+
+    An error in their own lines is left as it is: its traceback says more.
+    """
+    try:
+        yield
+    except Exception as error:
+        names = ", ".join(map(short_reference, own))
+        if not names or isinstance(error, RepperError | OSError) or mistake_in_own_code(error):
+            raise
+        raise RepperError(f"{names} does not work: {type(error).__name__}: {error}") from error
+
+
 def _is_own(module: str) -> bool:
     return module.startswith(FROM_FILE) or module in OWN_PACKAGES
 
@@ -171,7 +187,8 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, RepperError | KeyboardInterrupt):
             raise
-        raise RepperError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        where = mistake_in_own_code(error) or f"{type(error).__name__}: {error}"
+        raise RepperError(f"{path.name} cannot be loaded: {where}") from error
     return module
 
 

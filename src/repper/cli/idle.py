@@ -20,10 +20,16 @@ def idle(given: Collection[str], runs: Sequence[Config]) -> Iterator[str]:
     """A sentence about every setting that is not at its default and that none of the runs uses."""
     here = {f"--partition {run.partition}" for run in runs}
     here |= {run.method for run in runs} | {run.server for run in runs}
+    own = {name for run in runs for name in run.known_to_own()}
     here |= {run.personalize_as(client) for run in runs for client in (None, *run.overrides)}
     for name, users in _users().items():
         setting = OPTIONS[name]
-        if name not in given or runs[0].setting(name) == setting.default or here & {*users}:
+        if (
+            name not in given
+            or name in own
+            or runs[0].setting(name) == setting.default
+            or here & {*users}
+        ):
             continue
         *most, last = users
         whose = f"{', '.join(most)} and {last}" if most else last

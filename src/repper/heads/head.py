@@ -30,9 +30,12 @@ T = TypeVar("T")
 
 def stops(epochs: Iterable[T], every: int) -> Iterator[tuple[int, T]]:
     """Every `every`-th epoch (0: none), counted from 1, and the last; `epochs` is not run ahead."""
+    number = 0
     for number, state in enumerate(epochs, start=1):
         if every and number % every == 0:
             yield number, state
+    if not number:
+        raise RepperError("a head must yield its shape and arrays at least once")
     if not every or number % every:
         yield number, state
 

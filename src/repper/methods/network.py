@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from repper.encoders.encoder import Encoder, EncoderSpec
+from repper.errors import RepperError
 from repper.methods.method import Method
 from repper.methods.stage import Stage
 from repper.names import is_encoder, is_weight, named_parts
@@ -91,7 +92,7 @@ class Holds:
         """Who holds what, where earlier stages have trained the parameters `before`."""
         names = params_of(network).keys()
         norms = _norm_names(network) if local_norm or method.local_norm else frozenset()
-        shared = frozenset(n for n in names if method.shared(n) and n not in norms)
+        shared = frozenset(n for n in names if _travels(method, n) and n not in norms)
         given = frozenset(n for n in before if n in names and n not in shared | norms)
         private = frozenset(
             n for n in names - shared - given
@@ -111,6 +112,15 @@ class Holds:
     def keeps_own(self) -> bool:
         """Whether clients have anything that is not sent to them."""
         return self.keeps_private or bool(self.still)
+
+
+def _travels(method: Method, name: str) -> bool:
+    """A method's answer for a parameter; one of the user's own may have forgotten its `return`."""
+    if (answer := method.shared(name)) not in (True, False):
+        raise RepperError(
+            f"shared of {type(method).__name__} must return True or False, got {answer!r}"
+        )
+    return answer
 
 
 def _norm_names(network: Network) -> frozenset[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from repper.errors import RepperError
+
 if TYPE_CHECKING:
     from repper.methods.method import Method
 
@@ -46,6 +48,14 @@ class Stage:
     clients: tuple[int, ...] = ()
     stands_for: Fraction = Fraction(1)
     travels: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.rounds) is not int or self.rounds < 0:
+            raise RepperError(f"rounds of a stage must be a whole number, got {self.rounds!r}")
+        if not 0 < self.participation <= 1:
+            raise RepperError(
+                f"participation of a stage must be above 0 and at most 1, got {self.participation}"
+            )
 
     def as_everyone(self) -> Stage:
         """All take part in every round, in C times the rounds: as many epochs as others have."""

@@ -25,7 +25,7 @@ from repper.methods.stage import rounds_of, stage_at
 from repper.names import is_weight
 from repper.params import Params, clone, load_params, params_of, select
 from repper.partition import Partition, hold_out, read_partition
-from repper.registry import is_reference
+from repper.registry import blaming, is_reference
 from repper.rules import Rule
 from repper.runs import run_folder
 from repper.runs.build import (
@@ -149,6 +149,11 @@ class Plan:
 
 def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
     """Settle what the settings leave open, and refuse those that cannot work."""
+    with blaming(config.references()):
+        return _plan(config, data, partition)
+
+
+def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> Plan:
     config = settled(config)
     if config.tensorboard:
         check_tensorboard()
