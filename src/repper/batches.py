@@ -15,7 +15,12 @@ def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
     one image.
     """
     order = torch.randperm(count, generator=random)
-    ends = list(range(size, count, size))
-    if ends and count - ends[-1] == 1:
-        ends.pop()
-    yield from torch.tensor_split(order, ends)
+    yield from order.split(batch_sizes(count, size))
+
+
+def batch_sizes(count: int, size: int) -> list[int]:
+    """How many numbers are in each part of `batches`."""
+    starts = list(range(0, count, size))
+    if len(starts) > 1 and count - starts[-1] == 1:
+        starts.pop()
+    return [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]

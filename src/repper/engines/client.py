@@ -15,6 +15,7 @@ from repper.datasets.dataset import Dataset
 from repper.edge.saved_head import SavedHead
 from repper.encoders.encoder import extract
 from repper.engines.engine import Personal, Update
+from repper.engines.together import Stack, Stacking
 from repper.engines.trainer import Pupil, Trainer
 from repper.engines.work import Work
 from repper.errors import RepperError
@@ -53,6 +54,9 @@ class _Bench:
     """The network's own tensors by name: what is copied in here is in the network."""
     first_kept: Params
     """What clients have of their own where nothing is kept."""
+    stacking: Stacking
+    stacks: dict[int, Stack]
+    """Networks of several clients at once, by the number of clients."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,9 @@ class Clients:
         self._device = torch.device(work.device)
         networks = work.networks()
         self._benches = [
-            self._bench(stage, network.to(self._device), holds)
-            for stage, network, holds in zip(
-                work.stages, networks, holdings(work.stages, networks, work.local_norm), strict=True
+            self._bench(index, network.to(self._device), holds)
+            for index, (network, holds) in enumerate(
+                zip(networks, holdings(work.stages, networks, work.local_norm), strict=True)
             )
         ]
         self._at = self._benches[0]
@@ -87,14 +91,16 @@ class Clients:
         self._encoder_digest = ""
         self._known: dict[int, tuple[str, Tensor]] = {}
 
-    def _bench(self, stage: Stage, network: Network, holds: Holds) -> _Bench:
-        work = self._work
+    def _bench(self, index: int, network: Network, holds: Holds) -> _Bench:
+        work, stage = self._work, self._work.stages[index]
         trainer = Trainer(
             network, stage.training, work.spec, work.flip, self._device, work.most_rows
         )
         phases = phases_of(stage)
         kept = {} if work.private else clone(first_kept(stage.method, network, holds))
-        return _Bench(stage, network, holds, phases, trainer, params_of(network), kept)
+        stacking = Stacking.of(work, index, network)
+        live = params_of(network)
+        return _Bench(stage, network, holds, phases, trainer, live, kept, stacking, {})
 
     @classmethod
     def of(cls, work: Work, data: Dataset) -> Clients:
@@ -113,7 +119,11 @@ class Clients:
     def receive(self, received: Params, stage: int = 0) -> None:
         """Take what the server sends, from which every client starts."""
         self._at = self._benches[stage]
-        self._received = received
+        # In one order of memory on every engine: the last digits of a sum depend on it.
+        self._received = {
+            name: t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t
+            for name, t in received.items()
+        }
         self._encoder_digest = ""
 
     def fit(self, client: int, number: int) -> Update:
@@ -121,29 +131,86 @@ class Clients:
 
         The update holds the network's own tensors: copy them before the next client comes.
         """
-        work, at = self._work, self._at
+        [update] = self.fit_together([client], number)
+        return update
+
+    def groups(self, cohort: Sequence[int]) -> Iterator[list[int]]:
+        """The cohort in parts for `fit_together`."""
+        return self._at.stacking.groups(cohort)
+
+    def fit_together(self, clients: Sequence[int], number: int) -> list[Update]:
+        """`fit` of clients whose keys in `Stacking` are equal."""
+        if self._at.stacking.key(clients[0]) is None:
+            [client] = clients
+            return [self._fit_alone(client, number)]
+        return self._fit_stack(clients, number)
+
+    def _fit_alone(self, client: int, number: int) -> Update:
+        at = self._at
         own = self._load(client, number - 1)
-        rows = work.train_rows(client)
-        images, labels = self._pick(self._train_split, rows)
-        counts = torch.bincount(labels, minlength=len(work.classes)).to(torch.float32)
-        look = partial(self._looked_at, client, images)
-        pupil = Pupil(images, labels, self._received, own, counts, look)
+        pupil = self._learner(client, own)
         if at.stage.training.compile:
             at.trainer.compile(at.phases, pupil)
-        random = torch.Generator().manual_seed(torch_seed(work.seed, Purpose.TRAIN, number, client))
-        lr = at.stage.lr(stage_at(work.stages, number)[1])
+        lr, random = self._lr(number), self._random(client, number)
         results = [at.trainer.train(phase, pupil, lr, random) for phase in at.phases]
+        return self._update(client, number, at.live, own, results)
+
+    def _fit_stack(self, clients: Sequence[int], number: int) -> list[Update]:
+        at = self._at
+        if len(clients) not in at.stacks:
+            at.stacks[len(clients)] = Stack(
+                at.network, at.stage.training, self._work.flip, len(clients)
+            )
+        stack = at.stacks[len(clients)]
+        stack.receive(select(self._received, is_weight))
+        owns = [self._own(client, number - 1) for client in clients]
+        lives = [stack.live(place) for place in range(len(clients))]
+        for live, own in zip(lives, owns, strict=True):
+            copy_params(select(own, live.__contains__), live)
+        pupils = [self._learner(client, own) for client, own in zip(clients, owns, strict=True)]
+        lr, randoms = self._lr(number), [self._random(client, number) for client in clients]
+        results = [stack.train(phase, pupils, lr, randoms) for phase in at.phases]
+        return [
+            self._update(client, number, lives[i], owns[i], [found[i] for found in results])
+            for i, client in enumerate(clients)
+        ]
+
+    def _learner(self, client: int, own: Params) -> Pupil:
+        """A client as it comes to its training."""
+        images, labels = self._pick(self._train_split, self._work.train_rows(client))
+        counts = torch.bincount(labels, minlength=len(self._work.classes)).to(torch.float32)
+        look = partial(self._looked_at, client, images)
+        return Pupil(images, labels, self._received, own, counts, look)
+
+    def _random(self, client: int, number: int) -> torch.Generator:
+        seed = torch_seed(self._work.seed, Purpose.TRAIN, number, client)
+        return torch.Generator().manual_seed(seed)
+
+    def _lr(self, number: int) -> float:
+        return self._at.stage.lr(stage_at(self._work.stages, number)[1])
+
+    def _update(
+        self,
+        client: int,
+        number: int,
+        live: Params,
+        own: Params,
+        results: Sequence[tuple[float, Params]],
+    ) -> Update:
+        """What a client sends when its phases are done; what it keeps is written."""
+        work, at = self._work, self._at
         gradients = {name: mean for _, found in results for name, mean in found.items()}
-        beside, kept = at.stage.method.leave(Trained(at.live, self._received, own, gradients))
+        beside, kept = at.stage.method.leave(Trained(live, self._received, own, gradients))
         if self._store and at.holds.keeps_private:
-            private = select(at.live, lambda n: n in at.holds.private) | kept
+            private = select(live, lambda n: n in at.holds.private) | kept
             self._store.write(client, number, clone(private), keep_all=work.keep_rounds)
-        sent = select(at.live, lambda n: n in at.holds.shared) | named_parts(beside)
+        sent = select(live, lambda n: n in at.holds.shared) | named_parts(beside)
         for transform in work.sending:
             seed = torch_seed(work.seed, Purpose.SEND, number, client)
             sent = transform(sent, self._received, seed)
         losses, epochs = [loss for loss, _ in results], [phase.epochs for phase in at.phases]
-        return Update(client, sent, len(rows), float(np.average(losses, weights=epochs)))
+        loss = float(np.average(losses, weights=epochs))
+        return Update(client, sent, len(work.train_rows(client)), loss)
 
     @property
     def _precision(self) -> str:
@@ -169,8 +236,7 @@ class Clients:
         """
         at = self._at
         copy_params(select(self._received, is_weight), at.live)
-        own = self._store.read(client, number) if self._store else at.first_kept
-        _check_private(own, self._shapes, client)
+        own = self._own(client, number)
         here = select(own, at.live.__contains__)
         copy_params(select(here, lambda n: not n.startswith(at.holds.copies)), at.live)
         for name in at.stage.method.copies:
@@ -180,6 +246,12 @@ class Clients:
         copy_params(select(here, lambda n: n.startswith(at.holds.copies)), at.live)
         if at.holds.own_encoders:
             self._encoder_digest = ""
+        return own
+
+    def _own(self, client: int, number: int) -> Params:
+        """What a client has kept, as of round `number`."""
+        own = self._store.read(client, number) if self._store else self._at.first_kept
+        _check_private(own, self._shapes, client)
         return own
 
     def personalize(

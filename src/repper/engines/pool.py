@@ -20,13 +20,14 @@ from repper.engines.client import groups
 from repper.engines.engine import Engine, Personal, Update
 from repper.engines.processes import cores, keeping_memory, start_method, without_main_module
 from repper.engines.shared_memory import SharedTensor
+from repper.engines.together import Stacking
 from repper.engines.work import Work
 from repper.engines.worker import Layouts, serve
 from repper.errors import RepperError
 from repper.params import Params, copy_params
 
 Job = tuple[Any, ...]
-"""What a worker is asked to do: a verb and its arguments, such as ("fit", client, round)."""
+"""What a worker is asked to do: a verb and its arguments, such as ("fit_together", [3, 7], 1)."""
 
 
 @dataclass(eq=False)
@@ -35,7 +36,7 @@ class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
     sent: SharedTensor
-    """What it answers with: two rows, for the job that is done and the one that is next."""
+    """What it answers with, client by client: for the job that is done and the one that is next."""
     given: int = 0
     jobs: deque[tuple[int, int, Job]] = field(default_factory=deque)
     """What it has to do, in order: the row to answer in, the job's place among all, and the job."""
@@ -49,6 +50,9 @@ class PoolEngine(Engine):
         self._work = work
         self._count = min(workers or cores(), work.partition.clients)
         self._layouts = Layouts.of(work)
+        self._stackings = [
+            Stacking.of(work, index, network) for index, network in enumerate(work.networks())
+        ]
         self._received = SharedTensor(
             (max(layouts.received.size for layouts in self._layouts),), torch.float32
         )
@@ -62,9 +66,10 @@ class PoolEngine(Engine):
         super().__enter__()
         context, packed = start_method(), ByValue.pack(self._work)
         size = max(layouts.sent.size for layouts in self._layouts)
+        at_once = max(1, *(stacking.most for stacking in self._stackings))
         for number in range(self._count):
             ours, theirs = context.Pipe()
-            sent = SharedTensor((2, size), torch.float32)
+            sent = SharedTensor((2, at_once, size), torch.float32)
             process = context.Process(
                 target=serve,
                 args=(theirs, packed, self._layouts, self._splits, self._received, sent),
@@ -85,14 +90,19 @@ class PoolEngine(Engine):
         self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
     ) -> Iterator[Update]:
         self._send(received, stage)
-        jobs: list[Job] = [("fit", client, number) for client in cohort]
+        groups = list(self._stackings[stage].groups(cohort, self._count))
+        jobs: list[Job] = [("fit_together", group, number) for group in groups]
         layout = self._layouts[stage].sent
 
-        def with_params(answer: Tensor, update: Update) -> Update:
-            return replace(update, sent=layout.views(answer.clone()))
+        def with_params(answers: Tensor, updates: list[Update]) -> list[Update]:
+            return [
+                replace(update, sent=layout.views(answer.clone()))
+                for answer, update in zip(answers, updates, strict=False)
+            ]
 
-        sizes = [len(self._work.train_rows(client)) for client in cohort]
-        yield from self._map(jobs, with_params, sizes)
+        sizes = [sum(len(self._work.train_rows(c)) for c in group) for group in groups]
+        for updates in self._map(jobs, with_params, sizes):
+            yield from updates
 
     def personalize(
         self,
@@ -201,14 +211,16 @@ class PoolEngine(Engine):
         code = worker.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         doing = {
-            "fit": "training client {1} in round {2}",
-            "personalize": "personalizing clients {1}",
+            "fit_together": "training {who} in round {2}",
+            "personalize": "personalizing {who}",
             "probe": "testing the encoder",
         }
         job = worker.jobs[0][2] if worker.jobs else ("wait",)
         what = doing.get(job[0], "waiting for work")
+        clients = job[1] if len(job) > 1 else []
+        who = f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}"
         return RepperError(
-            f"{worker.process.name} died ({how}) while {what.format(*job)}, "
+            f"{worker.process.name} died ({how}) while {what.format(*job, who=who)}, "
             f"perhaps for lack of memory: run the same command with --resume to go on, "
             f"or with fewer --workers"
         )

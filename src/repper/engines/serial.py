@@ -24,9 +24,9 @@ class SerialEngine(Engine):
         self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
     ) -> Iterator[Update]:
         self._clients.receive(received, stage)
-        for client in cohort:
-            update = self._clients.fit(client, number)
-            yield replace(update, sent=clone(update.sent))
+        for group in self._clients.groups(cohort):
+            for update in self._clients.fit_together(group, number):
+                yield replace(update, sent=clone(update.sent))
 
     def personalize(
         self,

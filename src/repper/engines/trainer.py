@@ -76,9 +76,9 @@ class Trainer:
         before, spec = clone(live), self._spec
         with compiling():
             for phase in phases:
-                moving = self._set_moving(phase)
+                moving = set_moving(self._network, phase)
                 count = max(1, phase.views) * min(self._training.batch, self._most)
-                if self.on_features(phase):
+                if on_features(phase, self._network):
                     blank = torch.zeros(count, self._network.encoder.features)
                     seen = blank.to(self._device)
                 else:
@@ -114,13 +114,15 @@ class Trainer:
 
         And the mean gradient over its steps of what moved, if the phase asks for it.
         """
-        moving = self._set_moving(phase)
+        moving = set_moving(self._network, phase)
         if phase in self._compiled:
             self._fixed(pupil)
             loss_of = self._compiled[phase]
         else:
             loss_of = self._loss_of(phase, moving, pupil)
-        optimizer = self._optimizer(phase, list(moving.values()), lr)
+        optimizer = fresh_optimizer(
+            self._optimizers, phase, list(moving.values()), lr, self._training.weight_decay
+        )
         gradients = {n: torch.zeros_like(p) for n, p in moving.items()} if phase.gradients else {}
         total, steps = torch.zeros((), device=self._device), 0
         for seen, labels, count in self._batches(phase, pupil, random):
@@ -140,7 +142,7 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, Tensor, int]]:
         """What the network is shown, its labels, and of how many images it is."""
         # If the encoder stands still and images are shown as they are, one look is enough.
-        images = pupil.features() if self.on_features(phase) else pupil.images
+        images = pupil.features() if on_features(phase, self._network) else pupil.images
         level = cast(Level, self._training.augment if phase.views else "none")
         views = max(1, phase.views)
         for _ in range(phase.epochs):
@@ -152,17 +154,10 @@ class Trainer:
                     batch = torch.cat(drawn)
                 yield batch, pupil.labels[rows].repeat(views), len(rows)
 
-    def on_features(self, phase: Phase) -> bool:
-        """Whether a phase sees the same features of an image in every epoch."""
-        if phase.views or phase.network or phase.beside:
-            return False
-        encoder = (name for name, _ in self._network.named_parameters() if is_encoder(name))
-        return not any(map(phase.moves, encoder))
-
     def _loss_of(self, phase: Phase, moving: Mapping[str, Tensor], pupil: Pupil) -> LossOf:
         """The phase's loss as a function of views, or of features, and their labels."""
         network = self._network.copy_named(phase.network)
-        on_features = self.on_features(phase)
+        known = on_features(phase, self._network)
         beside = {name: self._network.copy_named(name) for name in phase.beside}
         half = self._training.precision == "bfloat16"
         prefix = f"{phase.network}."
@@ -172,7 +167,7 @@ class Trainer:
         counts = pupil.counts.to(self._device)
 
         def outputs_of(looking: Network, views: Tensor) -> dict[str, Tensor]:
-            if on_features:
+            if known:
                 return looking.of_features(views)
             # All that follows the encoder is small, and computes in float32.
             with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
@@ -189,28 +184,42 @@ class Trainer:
 
         return loss_of
 
-    def _set_moving(self, phase: Phase) -> dict[str, Tensor]:
-        """Let what the phase names move, and return it; freeze the rest, its statistics too."""
-        self._network.train()
-        moving: dict[str, Tensor] = {}
-        for name, parameter in self._network.named_parameters():
-            parameter.requires_grad_(phase.moves(name))
-            if parameter.requires_grad:
-                moving[name] = parameter
-        for part in self._network.children():
-            if not any(parameter.requires_grad for parameter in part.parameters()):
-                part.eval()
-        return moving
 
-    def _optimizer(self, phase: Phase, parameters: list[Tensor], lr: float) -> torch.optim.Adam:
-        """A new optimizer, in the memory of the last: for small clients, making one is a tenth."""
-        known = self._optimizers.get(phase)
-        if known is None:
-            known = self._optimizers[phase] = torch.optim.Adam(
-                parameters, lr=lr, weight_decay=self._training.weight_decay, fused=True
-            )
-        known.param_groups[0]["lr"] = lr
-        state = [tensor for values in known.state.values() for tensor in values.values()]
-        if state:
-            torch._foreach_zero_(state)
-        return known
+def on_features(phase: Phase, network: Network) -> bool:
+    """Whether a phase sees the same features of an image in every epoch."""
+    if phase.views or phase.network or phase.beside:
+        return False
+    encoder = (name for name, _ in network.named_parameters() if is_encoder(name))
+    return not any(map(phase.moves, encoder))
+
+
+def set_moving(network: Network, phase: Phase) -> dict[str, Tensor]:
+    """Let what the phase names move, and return it; freeze the rest, its statistics too."""
+    network.train()
+    moving: dict[str, Tensor] = {}
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(phase.moves(name))
+        if parameter.requires_grad:
+            moving[name] = parameter
+    for part in network.children():
+        if not any(parameter.requires_grad for parameter in part.parameters()):
+            part.eval()
+    return moving
+
+
+def fresh_optimizer(
+    known: dict[Phase, torch.optim.Adam],
+    phase: Phase,
+    parameters: list[Tensor],
+    lr: float,
+    weight_decay: float,
+) -> torch.optim.Adam:
+    """A new optimizer, in the memory of the last: for small clients, making one is a tenth."""
+    if phase not in known:
+        known[phase] = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    optimizer = known[phase]
+    optimizer.param_groups[0]["lr"] = lr
+    state = [tensor for values in optimizer.state.values() for tensor in values.values()]
+    if state:
+        torch._foreach_zero_(state)
+    return optimizer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repper.engines.by_value import ByValue
 from repper.engines.client import Clients
-from repper.engines.engine import Update, one_thread
+from repper.engines.engine import one_thread
 from repper.engines.processes import leave_with_parent
 from repper.engines.shared_memory import SharedTensor
 from repper.engines.work import Work
@@ -97,9 +97,11 @@ def serve(
                     clients.receive(layouts[stage].received.views(received.tensor), stage)
                     continue
                 answer = getattr(clients, verb)(*arguments)
-                if isinstance(answer, Update):
-                    copy_params(answer.sent, layouts[stage].sent.views(sent.tensor[row]))
-                    answer = replace(answer, sent={})
+                if verb == "fit_together":
+                    for place, update in enumerate(answer):
+                        into = layouts[stage].sent.views(sent.tensor[row, place])
+                        copy_params(update.sent, into)
+                    answer = [replace(update, sent={}) for update in answer]
                 message = ("done", answer)
             except RepperError as error:
                 message = ("error", (str(error), ""))
