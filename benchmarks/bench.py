@@ -26,6 +26,7 @@ def measures(repeats: int) -> dict[str, Callable[[], list[Measure]]]:
         "small": lambda: stage1.efficiency(
             "small", 0.90, repeats, images=1024, batch=256, rounds=4
         ),
+        "auto": lambda: stage1.gain_of_auto(repeats),
         "tutorial": lambda: stage1.gain_over_tutorial(repeats),
         "features": lambda: [rest.features_once(repeats)],
         "heads": lambda: rest.many_heads(repeats),
@@ -47,6 +48,8 @@ def main() -> None:
     options = parser.parse_args()
     now = datetime.datetime.now(datetime.UTC)
     path = Path(__file__).parent / "results" / f"{now:%Y-%m-%d}.json"
+    machine = environment("cpu")
+    print(f"{machine['processor']}, {machine['cores']} cores: {machine['instructions']}")
     print(f"{'measure':58} {'value':>8} {'reach':>8}")
     for name in options.only:
         try:

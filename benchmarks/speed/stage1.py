@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import repper
 from repper.encoders.encoder import EncoderSpec
+from repper.hardware import resolve_precision
 from repper.losses import supcon
 from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
@@ -150,3 +151,27 @@ def gain_over_tutorial(repeats: int) -> list[Measure]:
         ),
         Measure("  with --compile", middle["compiled"] / middle["tutorial"], 3.0, details=details),
     ]
+
+
+def gain_of_auto(repeats: int) -> list[Measure]:
+    """Rounds with `--precision auto` over those in float32, where the CPU multiplies bfloat16."""
+    has_half = resolve_precision("auto", "cpu") == "bfloat16"
+    found = []
+    for encoder, batch, images, reach in (
+        ("small", 256, 1024, 1.7), ("small", 64, 1024, 1.5), ("resnet18", 64, 128, 1.8),
+    ):  # fmt: skip
+        data = random_data(COHORT * images)
+        equal = repper.split(data, "iid", clients=COHORT, seed=0)
+        settings = {"encoder": encoder, "batch": batch}
+        middle = medians(
+            interleaved(
+                repeats,
+                auto=lambda d=data, e=equal, s=settings: ours(d, e, 3, precision="auto", **s),
+                float32=lambda d=data, e=equal, s=settings: ours(d, e, 3, **s),
+            )
+        )
+        name = f"--precision auto over float32, {encoder}, batches of {batch}"
+        details = {"images/s": middle, "auto is": resolve_precision("auto", "cpu")}
+        gain = middle["auto"] / middle["float32"]
+        found.append(Measure(name, gain, reach if has_half else None, details=details))
+    return found

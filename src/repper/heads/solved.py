@@ -1,10 +1,10 @@
-"""Heads that scikit-learn solves to the end: nothing to tune but the regularization."""
+"""Heads that are solved to the end: nothing to tune but the regularization."""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +19,7 @@ from sklearn.svm import SVC, LinearSVC
 
 from repper.edge.saved_head import Array
 from repper.heads.head import Fitted, Head
+from repper.heads.logistic import shape_of, solve
 from repper.heads.settings import LogisticSettings, SVMSettings
 
 FOLDS = 5
@@ -70,12 +71,32 @@ class SolvedHead(Head):
 
 @dataclass(eq=False, repr=False)
 class LogisticHead(LogisticSettings, SolvedHead):
-    """Logistic regression, solved to the end by scikit-learn."""
+    """Logistic regression, solved to the end: by scikit-learn, of few images by our own solver.
+
+    That one solves many clients at once (`heads/logistic.py`).
+    """
 
     kind: ClassVar[str] = "logistic"
 
+    def alike(self, x: Array, labels: Array) -> Hashable:
+        classes = len(np.unique(labels))
+        return None if classes == 1 or self.choose_c else shape_of(len(x), classes)
+
+    @classmethod
+    def fit_alike(
+        cls, heads: Sequence[LogisticHead], data: Sequence[tuple[Array, Array]], every: int
+    ) -> Iterator[int]:
+        problems = [head.scaled(*own) for head, own in zip(heads, data, strict=True)]
+        for head, (weight, bias) in zip(heads, solve(problems, heads[0].c), strict=True):
+            head.c_ = head.c
+            head._set("linear", {"weight": weight, "bias": bias})
+        yield 1
+
     def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
-        return "linear", _linear_arrays(LogisticRegression(C=c, max_iter=2000).fit(x, codes))
+        if shape_of(len(x), len(self.classes_)) is None:
+            return "linear", _linear_arrays(LogisticRegression(C=c, max_iter=2000).fit(x, codes))
+        [(weight, bias)] = solve([(x, codes)], c)
+        return "linear", {"weight": weight, "bias": bias}
 
 
 @dataclass(eq=False, repr=False)
