@@ -10,7 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from conftest import make_dataset
-from repper.datasets import DATASETS, Dataset, Split, fashion, load
+from repper.datasets import DATASETS, Dataset, Split, fashion, hub, load
 from repper.datasets.images import read_image
 from repper.datasets.shape import part_of, shaped
 from repper.errors import RepperError
@@ -342,3 +342,23 @@ def test_an_unreadable_image_is_named(tmp_path, name, content, reason):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(RepperError, match=f"{name}.*{reason}"):
         read_image(tmp_path / name, 3, 8)
+
+
+def test_parquet_is_decoded_once_until_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cifar10" / "plain_text"
+    for part, count in (("train", 20), ("test", 10)):
+        path = folder / f"{part}-00000-of-00001.parquet"
+        write_hub(path, photos(count), np.arange(count) % 10)
+    first = load("cifar10", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "read_images", lambda *_: pytest.fail("it was decoded again"))
+        assert load("cifar10", tmp_path).digest == first.digest
+    [cached, other] = sorted((tmp_path / "cache" / "repper" / "decoded").iterdir())
+    content = bytearray(cached.read_bytes())
+    content[-3] ^= 1
+    cached.write_bytes(content)
+    other.write_bytes(b"")
+    assert load("cifar10", tmp_path).digest == first.digest
+    write_hub(folder / "test-00000-of-00001.parquet", photos(10)[::-1], np.arange(10) % 10)
+    assert load("cifar10", tmp_path).digest != first.digest

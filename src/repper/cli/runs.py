@@ -20,6 +20,7 @@ from repper.cli.arguments import (
     settings,
 )
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.engines.processes import warm_up
 from repper.errors import RepperError, needs
 from repper.heads import HEADS
 from repper.methods import METHODS
@@ -60,6 +61,7 @@ def _add_run(add: AddCommand) -> None:
 def _run(options: argparse.Namespace) -> int:
     given = settings(options)
     config = Config(**given)
+    warm_up(config.engine)
     with needs("train", "repper run"):
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
@@ -100,6 +102,7 @@ def _compare(options: argparse.Namespace) -> int:
             f"{options.config}: a comparison takes its methods from --methods, not from a file"
         )
     seeds = count(options.seeds, "seeds")
+    warm_up(config.engine)
     with needs("train", "repper compare"):
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from repper.datasets.dataset import Split
+from repper.datasets.decoded import Arrays, key_of, remembered
 from repper.datasets.images import read_images
 from repper.datasets.request import Request
 from repper.errors import RepperError, missing_extra
@@ -46,9 +48,8 @@ class HubCopy:
     def _split(self, paths: Sequence[Path], request: Request) -> Split:
         images, labels = [], []
         for path in paths:
-            encoded, numbers = self._columns(path)
-            self._check_first(path, encoded)
-            pixels, unreadable = read_images(encoded, self.size)
+            found = remembered(key_of(path, self), partial(self._decoded, path))
+            pixels, numbers, unreadable = found["images"], found["labels"], found["unreadable"]
             if len(unreadable) and not request.skip_unreadable:
                 raise RepperError(
                     f"{path}: the image in row {unreadable[0]} cannot be read "
@@ -62,6 +63,12 @@ class HubCopy:
             images.append(pixels[kept])
             labels.append(numbers[kept])
         return Split(np.concatenate(images), np.concatenate(labels))
+
+    def _decoded(self, path: Path) -> Arrays:
+        encoded, numbers = self._columns(path)
+        self._check_first(path, encoded)
+        pixels, unreadable = read_images(encoded, self.size)
+        return {"images": pixels, "labels": numbers, "unreadable": unreadable}
 
     def _check_first(self, path: Path, encoded: Sequence[bytes]) -> None:
         """Another data set's files can have the same columns, but not the same size too."""

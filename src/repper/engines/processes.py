@@ -5,11 +5,13 @@ Nothing here needs PyTorch.
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 KEEP_MEMORY = {
@@ -35,6 +37,14 @@ def start_method() -> SpawnContext | ForkServerContext:
         ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
     )
     return context
+
+
+def warm_up(engine: str) -> None:
+    """Begin to load what a pool's workers need, beside what this process has to do first."""
+    if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
+        start_method()
+        with without_main_module(), keeping_memory():
+            forkserver.ensure_running()
 
 
 def cores() -> int:
