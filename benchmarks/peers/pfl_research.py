@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -59,6 +60,7 @@ def main() -> None:
         module,
         lambda parameters, lr: torch.optim.Adam(parameters, lr=lr, weight_decay=1e-4, fused=True),
         torch.optim.SGD(module.parameters(), 1.0),
+        amp_dtype=torch.bfloat16 if os.environ.get("HALF") else None,
     )
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(

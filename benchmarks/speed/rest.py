@@ -131,38 +131,38 @@ def _clients_with_features(count: int) -> tuple[list[Learner], list[tuple[Array,
     return learners, tests
 
 
+FEW, MANY = 1000, 100_000
+
+
 def constant_in_clients(repeats: int) -> list[Measure]:
-    """A round of 20 clients of 100 and of 10,000, each with as many images."""
-    found = interleaved(
+    """A round of 100 clients of 1,000 and of 100,000, out of as many images in memory."""
+    found: dict[str, list[tuple[float, ...]]] = {"few": [], "many": []}
+    interleaved(
         repeats,
-        few=lambda: _round_of(100)[0],
-        many=lambda: _round_of(10_000)[0],
+        few=lambda: found["few"].append(_fleet(FEW)) or 0.0,
+        many=lambda: found["many"].append(_fleet(MANY)) or 0.0,
     )
-    middle = medians(found)
-    memory = {n: _round_of(n)[1] for n in (100, 10_000)}
+    few, many = (np.median(found[name], axis=0).tolist() for name in ("few", "many"))
+    names = ("seconds of a round", "MB", "MB of the run folder", "seconds in all")
+    details = {
+        "few": dict(zip(names, few, strict=True)),
+        "many": dict(zip(names, many, strict=True)),
+    }
     return [
-        Measure(
-            "round time, 10,000 over 100 clients", middle["many"] / middle["few"], 1.1, True,
-            {"seconds": middle},
-        ),
-        Measure(
-            "memory, 10,000 over 100 clients", memory[10_000] / memory[100], 1.2, True,
-            {"MB": memory},
-        ),
-    ]  # fmt: skip
+        Measure("round time, 100,000 over 1,000 clients", many[0] / few[0], 1.1, True, details),
+        Measure("memory, 100,000 over 1,000 clients", many[1] / few[1], 1.3, True, details),
+        Measure("  MB of a run folder of 100,000 clients", many[2], None, True, details),
+        Measure("  seconds of the whole run with 100,000", many[3], None, True, details),
+    ]
 
 
-def _round_of(clients: int) -> tuple[float, float]:
-    """Seconds of a later round, and the peak memory of the server's process, in one of its own.
-
-    Both have the 20,000 images in memory, of which each client holds two.
-    """
+def _fleet(clients: int) -> tuple[float, ...]:
+    """What one_fleet.py prints, of a process of its own."""
     script = Path(__file__).parent / "one_fleet.py"
     answer = subprocess.run(
         [sys.executable, script, str(clients)], capture_output=True, text=True, check=True
     )
-    seconds, megabytes = answer.stdout.split()[-2:]
-    return float(seconds), float(megabytes)
+    return tuple(map(float, answer.stdout.split()[-4:]))
 
 
 def start(repeats: int) -> list[Measure]:

@@ -172,6 +172,9 @@ class Config:
         choices=personalizer_names,
         takes_own=True,
     )
+    personalize_clients: int | None = _stage2(
+        None, "fit heads of only so many clients, drawn at random (default: of all)", least=1
+    )
     head_input: str = _stage2(
         "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
     )

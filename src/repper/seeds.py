@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     PROBE = 7
     SEND = 8
     SETTLE = 9
+    PERSONALIZE = 10
     DATA_PART = 20
 
 

@@ -111,7 +111,7 @@ class Display:
     def _start(self, event: Started) -> None:
         config = event.config
         self._clients, self._rounds, self._first = (
-            config.clients,
+            len(event.plan.personalized),
             event.rounds,
             event.finished_rounds,
         )
@@ -137,7 +137,7 @@ class Display:
                     completed=event.finished_rounds,
                     note="",
                 ),
-                self._bars.add_task("stage 2 heads  ", total=config.clients, note="", start=False),
+                self._bars.add_task("stage 2 heads  ", total=self._clients, note="", start=False),
             )
         self._began = time.monotonic()
 

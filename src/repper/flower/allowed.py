@@ -24,8 +24,8 @@ OF_THE_SERVER = frozenset({"server", "init", "out"})
 NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
     "classes_per_client", "min_train", "min_test", "stage1_clients", "compile", "init_clients",
-    "head_curve", "evaluate_every", "validation", "knn", "engine", "workers", "device",
-    "tensorboard",
+    "head_curve", "personalize_clients", "evaluate_every", "validation", "knn", "engine", "workers",
+    "device", "tensorboard",
 })  # fmt: skip
 """The rest: the site's own business, or nothing that a federation can do."""
 

@@ -249,7 +249,7 @@ def _personalize(
     """Let every client fit its head, as of round `number`; with a folder, they are kept there."""
     found = []
     heads = folder / run_folder.HEADS if folder else None
-    for one in engine.personalize(used, range(planned.config.clients), number, heads, index):
+    for one in engine.personalize(used, planned.personalized, number, heads, index):
         found.append(one)
         yield ClientDone(one, final=folder is not None)
     return sorted(found, key=lambda p: p.client)

@@ -39,7 +39,7 @@ from repper.runs.rounds import check_private
 from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
 from repper.runs.trial import try_out
-from repper.seeds import Purpose, torch_seed
+from repper.seeds import Purpose, stream, torch_seed
 from repper.transforms import Float16, Transform
 
 
@@ -108,6 +108,15 @@ class Plan:
     @property
     def rounds(self) -> int:
         return rounds_of(self.work.stages)
+
+    @property
+    def personalized(self) -> Sequence[int]:
+        """The clients that fit heads: all, or as many as were asked for, drawn at random."""
+        every, count = self.config.clients, self.config.personalize_clients
+        if count is None or count >= every:
+            return range(every)
+        random = stream(self.config.seed, Purpose.PERSONALIZE)
+        return sorted(map(int, random.choice(every, count, replace=False)))
 
     @property
     def keeps_own(self) -> bool:

@@ -167,6 +167,13 @@ class Run:
         clients = self.result["clients"]
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
+        if not (self.folder / HEADS / f"{client}.safetensors").is_file():
+            fitted = self.config.personalize_clients
+            if fitted is not None and fitted < clients:
+                raise RepperError(
+                    f"client {client} has no head: --personalize-clients {fitted} fitted heads of "
+                    f"{fitted} of {clients} clients, which are in {self.folder / HEADS}"
+                )
         spec, params = read_encoder(self.folder)
         params = params | self._own_encoder(client)
         head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
