@@ -238,6 +238,7 @@ def test_only_these_settings_may_change(method):
         every = Config(
             data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
             init="i", personalize=head, head_epochs=1, out="o", method=method, server=server,
+            personalize_clients=2,
         )  # fmt: skip
         owned = {
             *flat_options(METHODS[method], "method"),
@@ -246,6 +247,7 @@ def test_only_these_settings_may_change(method):
         }
         keys = {OPTIONS[name].key for name in (*GENERAL, *owned)}
         assert every.identity().keys() == keys - free
-        of_heads = {key for key in keys if key.startswith("head-")} | {"personalize"}
+        of_heads = {key for key in keys if key.startswith("head-")}
+        of_heads |= {"personalize", "personalize-clients"}
         of_heads |= {"svm-kernel"} & keys
         assert every.identity().keys() - every.training().keys() == of_heads

@@ -19,6 +19,7 @@ import torch
 
 import repper as api
 from conftest import QUICK, last_json, make_dataset
+from repper.edge import read_head
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.errors import RepperError
 from repper.federate import Served
@@ -541,3 +542,26 @@ def test_a_head_of_another_encoder_does_not_predict(finished, tmp_path, digits):
     shutil.copy(other.folder / "encoder.safetensors", tmp_path / "a")
     with pytest.raises(RepperError, match="this head was fitted on encoder"):
         api.open_run(tmp_path / "a").predict(0, digits.test.images[:1])
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_heads_of_a_sample_of_clients_are_those_of_all(tmp_path, engine):
+    settings = {
+        "clients": 6, "min_train": 2, "alpha": 5.0, "rounds": 1, "width": 0.25, "knn": 0,
+        "engine": engine,
+    }  # fmt: skip
+    whole = api.run(make_dataset(), out=tmp_path / "all", **settings)
+    some = api.run(make_dataset(), out=tmp_path / "some", personalize_clients=3, **settings)
+    assert some.result["encoder_digest"] == whole.result["encoder_digest"]
+    fitted = {path.stem for path in (some.folder / "heads").iterdir()}
+    assert len(fitted) == 3
+    for client in fitted:
+        files = [run.folder / "heads" / f"{client}.safetensors" for run in (some, whole)]
+        assert read_head(files[0]).digest() == read_head(files[1]).digest()
+    known = {score.client: score.accuracy for score in whole.scores()}
+    assert {s.client: s.accuracy for s in some.scores()} == {int(c): known[int(c)] for c in fitted}
+    other = next(client for client in range(6) if str(client) not in fitted)
+    image = make_dataset().test.images[:1]
+    with pytest.raises(RepperError, match=f"client {other} has no head: --personalize-clients 3"):
+        some.predict(other, image)
+    assert len(some.predict(int(min(fitted)), image)) == 1

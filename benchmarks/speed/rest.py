@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,6 +23,8 @@ from repper.engines.client import MOST_AT_ONCE
 from repper.engines.engine import one_thread
 from repper.heads import HEADS
 from repper.heads.descent import LinearHead
+from repper.heads.head import Head
+from repper.heads.solved import LogisticHead
 from repper.personalize import Features, FitHead, Learner, personalize
 from speed.measure import Measure, interleaved, medians, random_images
 
@@ -62,20 +66,21 @@ def features_once(repeats: int) -> Measure:
 
 
 def many_heads(repeats: int) -> list[Measure]:
-    """Linear heads of 1,000 clients, on one core, by us and by scikit-learn one after another.
+    """Heads of 1,000 clients, on one core, by us and by scikit-learn one after another.
 
-    Both get centred and scaled features, as ours are in a run; without that scikit-learn would need
+    All get centred and scaled features, as ours are in a run; without that scikit-learn would need
     several times as long.
     """
     learners, tests = _clients_with_features(1000)
     scaled = [LinearHead().prepared(one.train.r, one.train.labels)[0] for one in learners]
-    heads: dict[str, list[Callable[[Array], Array]]] = {"ours": [], "scikit-learn": []}
+    kinds: dict[str, type[Head]] = {"logistic": LogisticHead, "linear": LinearHead}
+    heads: dict[str, list[Callable[[Array], Array]]] = {}
 
-    def ours() -> float:
+    def ours(kind: str) -> float:
         began = time.perf_counter()
-        personalizer, alike = FitHead(LinearHead), defaultdict(list)
+        personalizer, alike = FitHead(kinds[kind]), defaultdict(list)
         for place, one in enumerate(learners):
-            alike[LinearHead().alike(one.train.r, one.train.labels)].append(place)
+            alike[kinds[kind]().alike(one.train.r, one.train.labels)].append(place)
         found: dict[int, SavedHead] = {}
         for places in alike.values():
             for start in range(0, len(places), MOST_AT_ONCE):
@@ -83,7 +88,7 @@ def many_heads(repeats: int) -> list[Measure]:
                 fitted = personalize([(personalizer, learners[i]) for i in part], NAMES)
                 found.update((part[at], head) for at, _, head in fitted)
         took = time.perf_counter() - began
-        heads["ours"] = [found[i].predict for i in range(len(learners))]
+        heads[kind] = [found[i].predict for i in range(len(learners))]
         return took
 
     def theirs() -> float:
@@ -97,20 +102,25 @@ def many_heads(repeats: int) -> list[Measure]:
         return took
 
     with one_thread():
-        middle = medians(interleaved(repeats, **{"ours": ours, "scikit-learn": theirs}))
+        ways = {kind: lambda kind=kind: ours(kind) for kind in kinds}
+        middle = medians(interleaved(repeats, **ways, **{"scikit-learn": theirs}))
     accuracy = dict.fromkeys(heads, 0.0)
     for place, (one, (r, labels)) in enumerate(zip(learners, tests, strict=True)):
         mean = one.train.r.mean(0)
         scale = np.sqrt(((one.train.r - mean) ** 2).mean())
-        for name, x in (("ours", r), ("scikit-learn", (r - mean) / scale)):
+        for name in heads:
+            x = (r - mean) / scale if name == "scikit-learn" else r
             accuracy[name] += 100 * float((heads[name][place](x) == labels).mean()) / len(tests)
     details = {"seconds": middle, "accuracy": accuracy}
-    gain = middle["scikit-learn"] / middle["ours"]
-    behind = accuracy["scikit-learn"] - accuracy["ours"]
-    return [
-        Measure("1,000 linear heads, against scikit-learn", gain, 5.0, details=details),
-        Measure("points of accuracy behind scikit-learn", behind, 0.5, True, details),
-    ]
+    found = []
+    for kind in kinds:
+        gain = middle["scikit-learn"] / middle[kind]
+        behind = accuracy["scikit-learn"] - accuracy[kind]
+        name = f"1,000 {kind} heads, against scikit-learn"
+        found.append(Measure(name, gain, 5.0 if kind == "logistic" else None, details=details))
+        name = f"  points of accuracy of {kind} behind scikit-learn"
+        found.append(Measure(name, behind, 0.5, True, details))
+    return found
 
 
 def _clients_with_features(count: int) -> tuple[list[Learner], list[tuple[Array, Array]]]:
@@ -171,13 +181,37 @@ def start(repeats: int) -> list[Measure]:
         subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         return time.perf_counter() - began
 
+    data = "cifar10" if "REPPER_DATA" in os.environ else "digits"
+    first_round(data)  # decoded images are in the cache from now on
     found = interleaved(
         repeats,
         help=lambda: seconds("-m", "repper", "--help"),
         python=lambda: seconds("-c", "import repper"),
+        torch=lambda: seconds("-c", "import torch"),
+        run=lambda: first_round(data),
     )
     middle = medians(found)
+    over = middle["run"] - middle["torch"]
     return [
         Measure("seconds of repper --help", middle["help"], 0.5, True),
         Measure("seconds of import repper", middle["python"], 0.5, True),
+        Measure(f"seconds to round 1 over import torch, {data}", over, 3.0, True, middle),
     ]
+
+
+def first_round(data: str) -> float:
+    """Seconds from `repper run` to the beginning of its first round."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "repper", "run", "--data", data, "--rounds", "1", "--epochs", "1",
+            "--participation", "0.05", "--knn", "0", "--out", f"{folder}/run",
+        ]  # fmt: skip
+        began = time.perf_counter()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stderr or ():
+                if line.startswith("round 1/"):
+                    took = time.perf_counter() - began
+                    process.kill()
+                    # "round 1/1  loss 2.3  0.8 s  0:00 left"
+                    return took - float(line.partition(" s ")[0].split()[-1])
+    raise RuntimeError(f"repper run --data {data} has made no round")

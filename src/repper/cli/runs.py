@@ -61,8 +61,8 @@ def _add_run(add: AddCommand) -> None:
 def _run(options: argparse.Namespace) -> int:
     given = settings(options)
     config = Config(**given)
-    warm_up(config.engine)
     with needs("train", "repper run"):
+        warm_up(config.engine)
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_results
@@ -102,8 +102,8 @@ def _compare(options: argparse.Namespace) -> int:
             f"{options.config}: a comparison takes its methods from --methods, not from a file"
         )
     seeds = count(options.seeds, "seeds")
-    warm_up(config.engine)
     with needs("train", "repper compare"):
+        warm_up(config.engine)
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_comparison
