@@ -119,7 +119,17 @@ def test_layers_that_are_not_known_are_not_stacked():
             return x - x.mean(0)
 
     assert is_stackable(nn.Sequential(nn.Conv2d(1, 8, 3, bias=False), nn.ReLU()))
-    for layer in (Own(), nn.Conv2d(8, 8, 3, groups=8, bias=False), nn.Dropout(), nn.BatchNorm1d(3)):
+
+    class OwnConv(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x).flip(0)
+
+    for layer in (
+        Own(), OwnConv(8, 8, 3, bias=False), nn.Conv2d(8, 8, 3, groups=8, bias=False),
+        nn.Conv2d(8, 8, (1, 3), bias=False), nn.Conv2d(8, 8, 3, stride=(2, 1), bias=False),
+        nn.Conv2d(8, 8, 3, padding=(1, 0), bias=False), nn.Conv2d(8, 8, 3), nn.Flatten(0),
+        nn.Dropout(), nn.BatchNorm1d(3), nn.BatchNorm2d(3, momentum=None),
+    ):  # fmt: skip
         assert not is_stackable(nn.Sequential(nn.Linear(2, 2), layer))
     assert not is_stackable(EncoderSpec("mobilenet", 1, 8).build())
     for name in ("small", "resnet18", "resnet34-7x7"):

@@ -49,17 +49,23 @@ class Frame:
 
 
 def is_stackable(module: nn.Module) -> bool:
-    """Whether all layers are known here; a layer of the user's own is not."""
+    """Whether all layers are known here; a layer of the user's own is not, nor a child of one."""
+    kind = type(module)
     if isinstance(module, nn.Conv2d):
         plain = (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
-        return plain and module.bias is None and not isinstance(module.padding, str)
+        sides = (module.kernel_size, module.stride, module.padding)
+        square = all(not isinstance(pair, str) and pair[0] == pair[1] for pair in sides)
+        return kind is nn.Conv2d and plain and square and module.bias is None
     if isinstance(module, nn.BatchNorm2d):
-        return module.affine and module.track_running_stats and module.momentum is not None
+        kept = module.affine and module.track_running_stats and module.momentum is not None
+        return kind is nn.BatchNorm2d and kept
     if isinstance(module, nn.GroupNorm):
-        return bool(module.affine)
-    if type(module) in (nn.Linear, *ROWWISE):
+        return kind is nn.GroupNorm and bool(module.affine)
+    if isinstance(module, nn.Flatten):
+        return kind is nn.Flatten and module.start_dim == 1
+    if kind in (nn.Linear, *ROWWISE):
         return True
-    return type(module) in CONTAINERS and all(map(is_stackable, module.children()))
+    return kind in CONTAINERS and all(map(is_stackable, module.children()))
 
 
 def stacked(module: nn.Module, frame: Frame) -> nn.Module:
