@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from repper.edge.saved_head import Array
 
 Labels = NDArray[np.int64]
-Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float32]
 T = TypeVar("T")
 
 MOST_IMAGES = 256
@@ -32,6 +32,8 @@ PAIRS = 5
 MOST_STEPS = 200
 RENEWED = (0, 6, 20, 60)
 MOST_HALVES = 20
+ROUNDING = 4 * float(np.finfo(np.float32).eps)
+"""A step that has gained less than this share of the loss is the last, too."""
 CLOSE = 1e-6
 """A step that would gain less than this share of the loss is the last."""
 
@@ -55,7 +57,9 @@ def solve(problems: Sequence[tuple[Array, Labels]], c: float) -> list[tuple[Arra
     if shape is None:
         raise ValueError("too many images")
     means = [np.asarray(x, np.float64).mean(0) for x, _ in problems]
-    centred = [x - mean for (x, _), mean in zip(problems, means, strict=True)]
+    centred = [
+        (x - mean).astype(np.float32) for (x, _), mean in zip(problems, means, strict=True)
+    ]
     stack = _Stack.of(centred, [labels for _, labels in problems], shape, c)
     parts, biases = stack.minimum()
     found = []
@@ -73,12 +77,13 @@ def _classes(labels: Labels) -> int:
 
 @dataclass
 class _Point:
-    """Where the search stands: A and bias, the logits A G + bias, and gradients of the loss."""
+    """Where the search stands: A and bias, A G, the loss, its error of every image, gradients."""
 
     parts: Numbers
     bias: Numbers
     products: Numbers
     loss: Numbers
+    error: Numbers
     of_parts: Numbers
     of_bias: Numbers
 
@@ -100,9 +105,11 @@ class _Stack:
         cls, features: Sequence[Array], labels: Sequence[Labels], shape: tuple[int, int], c: float
     ) -> _Stack:
         count, (images, classes) = len(features), shape
-        grams = np.zeros((count, images, images))
-        target, real = np.zeros((count, classes, images)), np.zeros((count, 1, images))
-        absent, cs = np.full((count, classes, 1), -1e30), np.full((count, 1, 1), c)
+        grams = np.zeros((count, images, images), np.float32)
+        target = np.zeros((count, classes, images), np.float32)
+        real = np.zeros((count, 1, images), np.float32)
+        absent = np.full((count, classes, 1), -1e30, np.float32)
+        cs = np.full((count, 1, 1), c, np.float32)
         for i, (x, own) in enumerate(zip(features, labels, strict=True)):
             n, k = len(x), _classes(own)
             grams[i, :n, :n] = x @ x.T
@@ -117,7 +124,7 @@ class _Stack:
     def minimum(self) -> tuple[Numbers, Numbers]:
         """A and bias of every client, where its loss is least."""
         count, classes, images = self.target.shape
-        nothing = np.zeros((count, classes, images))
+        nothing = np.zeros((count, classes, images), np.float32)
         found, found_bias = nothing.copy(), nothing[:, :, :1].copy()
         places, stack = np.arange(count), self
         at, pairs = stack._point(nothing, nothing[:, :, :1], nothing), list[_Pair]()
@@ -130,7 +137,7 @@ class _Stack:
             active &= -slope > CLOSE * at.loss
             if active.any():
                 step, new = stack._step(at, direction, slope, active)
-                active &= step > 0
+                active &= at.loss - new.loss > ROUNDING * at.loss
                 pairs = [*pairs[1 - PAIRS :], stack._pair(at, new)]
                 at = new
             if active.sum() <= len(places) // 2:
@@ -145,17 +152,14 @@ class _Stack:
 
     def _with_curvature(self, at: _Point) -> _Stack:
         """The same with a new guess of the curvature: the mean of all directions, at a point."""
-        error = (at.of_parts - at.parts) / self.c
-        chances = (error + self.target) * self.real
+        chances = at.error + self.target
         spread = self.real.sum(2, keepdims=True) - _dot(chances, chances)[:, None, None]
-        classes = (self.absent == 0).sum(1, keepdims=True)
+        classes = (self.absent == 0).sum(1, keepdims=True, dtype=np.float32)
         images = self.real.sum(2, keepdims=True)
         curve = np.maximum(spread / (images * np.maximum(classes - 1, 1)), 1e-4)
-        identity = np.eye(self.grams.shape[1])
+        identity = np.eye(self.grams.shape[1], dtype=np.float32)
         regular = self.grams + identity / (self.c * curve)
-        # A direction need not be exact: half the digits take half the time.
-        inverses = np.linalg.inv(regular.astype(np.float32)).astype(np.float64)
-        return replace(self, inverses=inverses, curve=curve)
+        return replace(self, inverses=np.linalg.inv(regular), curve=curve)
 
     def _point(self, parts: Numbers, bias: Numbers, products: Numbers) -> _Point:
         logits = products + bias + self.absent
@@ -163,18 +167,15 @@ class _Stack:
         powers = np.exp(logits - largest)
         sums = powers.sum(1, keepdims=True)
         error = (powers / sums - self.target) * self.real
-        loss = self._loss(logits, largest, sums, parts, products)
+        # Image by image, as the difference of two large sums would have no digits left.
+        given = np.where(self.target > 0, logits - largest, 0).sum(1, keepdims=True)
+        entropy = _dot((np.log(sums) - given) * self.real, self.real)
+        loss = self.c[:, 0, 0] * entropy + _dot(parts, products) / 2
         of_bias = self.c * (error @ self.real.swapaxes(1, 2))
-        return _Point(parts, bias, products, loss, parts + self.c * error, of_bias)
-
-    def _loss(
-        self, logits: Numbers, largest: Numbers, sums: Numbers, parts: Numbers, products: Numbers
-    ) -> Numbers:
-        entropy = (largest + np.log(sums)) * self.real
-        given = np.where(self.target > 0, logits, 0.0)
-        each = _dot(entropy, self.real) - _dot(given, self.target)
-        result: Numbers = self.c[:, 0, 0] * each + 0.5 * _dot(parts, products)
-        return result
+        # Features are centred, so what all images have in common does nothing but rounding.
+        common = of_bias / self.real.sum(2, keepdims=True)
+        of_parts = parts + (self.c * error - common) * self.real
+        return _Point(parts, bias, products, loss, error, of_parts, of_bias)
 
     def _direction(self, at: _Point, pairs: Sequence[_Pair]) -> tuple[Numbers, Numbers, Numbers]:
         """The step of L-BFGS (Nocedal 1980), from the bound on the Hessian: A, bias, and A G."""
@@ -205,12 +206,12 @@ class _Stack:
 
         Those at their end stay where they are.
         """
-        step = active.astype(np.float64)
+        step = active.astype(np.float32)
         before = at.parts, at.bias, at.products
         for tries in range(MOST_HALVES + 1):
             t = step[:, None, None]
             new = self._point(*(old + t * way for old, way in zip(before, direction, strict=True)))
-            bad = active & (new.loss > at.loss + 1e-4 * step * slope)
+            bad = active & (new.loss > at.loss * (1 + ROUNDING) + 1e-4 * step * slope)
             if not bad.any():
                 break
             step = np.where(bad, step / 2 if tries < MOST_HALVES - 1 else 0.0, step)
