@@ -247,7 +247,7 @@ def test_only_these_settings_may_change(method):
         }
         keys = {OPTIONS[name].key for name in (*GENERAL, *owned)}
         assert every.identity().keys() == keys - free
-        of_heads = {key for key in keys if key.startswith("head-")}
+        of_heads = {key for key in keys if key.startswith(("head-", "common-"))}
         of_heads |= {"personalize", "personalize-clients"}
         of_heads |= {"svm-kernel"} & keys
         assert every.identity().keys() - every.training().keys() == of_heads

@@ -137,7 +137,14 @@ def _simulators(
         ours = middle["auto"] if large else min(middle["auto"], middle["float32"])
         found.append(Measure(f"{name}, {what}", middle["theirs"] / ours, reach, details=details))
         gain = middle["theirs"] / middle["float32"]
-        found.append(Measure(f"  ours in float32 over {name}, {scenario.clients:,} clients", gain, None, details=details))
+        found.append(
+            Measure(
+                f"  ours in float32 over {name}, {scenario.clients:,} clients",
+                gain,
+                None,
+                details=details,
+            )
+        )
         if "theirs in bfloat16" in middle:
             gain = min(middle["theirs"], middle["theirs in bfloat16"]) / middle["auto"]
             found.append(Measure(f"  over {name} at its best", gain, best, details=details))

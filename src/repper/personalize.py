@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 KEEP = "keep"
 FINETUNE = "finetune"
+COMMON = "common"
 NEED_A_HEAD = (KEEP, FINETUNE)
 """Those that begin with the head that the method itself has trained."""
 Settings = tuple[tuple[str, object], ...]
 
 
 def personalizer_names() -> tuple[str, ...]:
-    return (KEEP, FINETUNE, *HEADS)
+    return (KEEP, FINETUNE, COMMON, *HEADS)
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Personalizer(ABC):
 
     needs_a_head: bool = False
     """Whether it begins with the head that the method has trained."""
+    needs_common: bool = False
+    """Whether it begins with the head that all clients have trained together, in a last stage."""
     unit_input: bool = False
     """Whether the head takes features at length one: z instead of r."""
 
@@ -81,15 +84,31 @@ class Keep(Personalizer):
         return None
 
     def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
-        weight, bias = _trained(KEEP, learner)
-        arrays = {
-            "mean": np.zeros(weight.shape[1], np.float32),
-            "scale": np.ones(1, np.float32),
-            "weight": weight,
-            "bias": bias,
-        }
-        every = tuple(range(len(names)))
-        return SavedHead(KEEP, "linear", arrays, every, names, learner.train.encoder)
+        return _linear(KEEP, *_trained(KEEP, learner), names, learner.train.encoder)
+
+
+@final
+@dataclass(frozen=True)
+class UseCommon(Personalizer):
+    """Use the head that all clients have trained together, with one's own class frequencies.
+
+    Where clients differ in nothing but their class mix, this is the best there is: the common head
+    knows all images, and the frequencies never leave the client. `smoothing` images of every class
+    are added to a client's own, so that it may answer with a class it has not seen yet.
+    """
+
+    smoothing: float
+
+    needs_common = True
+
+    def begin(self, learner: Learner) -> None:
+        return None
+
+    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
+        weight, bias = _trained(COMMON, learner)
+        counts = np.bincount(learner.train.labels, minlength=len(names)) + self.smoothing
+        prior = np.log(counts / counts.sum()).astype(np.float32)
+        return _linear(COMMON, weight, bias + prior, names, learner.train.encoder)
 
 
 @final
@@ -167,6 +186,19 @@ def personalize(
     for fitted, epoch in fit_many([head for _, head in to_fit], data, every):
         place = to_fit[fitted][0]
         yield place, epoch, saved(place)
+
+
+def _linear(
+    kind: str, weight: Array, bias: Array, names: tuple[str, ...], encoder: str
+) -> SavedHead:
+    """A layer over all classes, on features as they are."""
+    arrays = {
+        "mean": np.zeros(weight.shape[1], np.float32),
+        "scale": np.ones(1, np.float32),
+        "weight": weight,
+        "bias": bias,
+    }
+    return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, encoder)
 
 
 def _trained(name: str, learner: Learner) -> LinearLayer:

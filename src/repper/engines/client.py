@@ -153,7 +153,7 @@ class Clients:
             at.trainer.compile(at.phases, pupil)
         lr, random = self._lr(number), self._random(client, number)
         results = [at.trainer.train(phase, pupil, lr, random) for phase in at.phases]
-        return self._update(client, number, at.live, own, results)
+        return self._update(client, number, at.live, pupil, results)
 
     def _fit_stack(self, clients: Sequence[int], number: int) -> list[Update]:
         at = self._at
@@ -171,7 +171,7 @@ class Clients:
         lr, randoms = self._lr(number), [self._random(client, number) for client in clients]
         results = [stack.train(phase, pupils, lr, randoms) for phase in at.phases]
         return [
-            self._update(client, number, lives[i], owns[i], [found[i] for found in results])
+            self._update(client, number, lives[i], pupils[i], [found[i] for found in results])
             for i, client in enumerate(clients)
         ]
 
@@ -194,13 +194,14 @@ class Clients:
         client: int,
         number: int,
         live: Params,
-        own: Params,
+        pupil: Pupil,
         results: Sequence[tuple[float, Params]],
     ) -> Update:
         """What a client sends when its phases are done; what it keeps is written."""
         work, at = self._work, self._at
         gradients = {name: mean for _, found in results for name, mean in found.items()}
-        beside, kept = at.stage.method.leave(Trained(live, self._received, own, gradients))
+        trained = Trained(live, self._received, pupil.own, gradients, pupil.features)
+        beside, kept = at.stage.method.leave(trained)
         if self._store and at.holds.keeps_private:
             private = select(live, lambda n: n in at.holds.private) | kept
             self._store.write(client, number, clone(private), keep_all=work.keep_rounds)
@@ -359,7 +360,10 @@ class Clients:
         return self._encoder_digest
 
     def _method_head(self) -> LinearLayer | None:
-        if (layer := self._at.network.own.classifier) is None:
+        """The linear layer that a client has before it fits its own, if there is one."""
+        beside = select(self._received, lambda name: not is_weight(name))
+        method, own = self._at.stage.method, self._at.network.own
+        if (layer := method.classifier(params_of(own) | beside)) is None:
             return None
         weight, bias = (tensor.detach().cpu().numpy().copy() for tensor in layer)
         return weight, bias

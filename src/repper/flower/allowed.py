@@ -11,6 +11,7 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.options import Option
+from repper.personalize import COMMON
 from repper.registry import is_reference
 
 FROM_SERVER = frozenset({
@@ -35,7 +36,7 @@ def is_bounded(option: Option) -> bool:
     return option.kind is not str or option.choices is not None
 
 
-OF_CLIENTS = {*METHODS, *HEADS}
+OF_CLIENTS = {*METHODS, *HEADS, COMMON}
 TRAVELS = tuple(
     name
     for name, option in OPTIONS.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repper.heads.settings import HeadSettings
+from repper.heads.settings import CommonSettings, HeadSettings
 from repper.registry import Registry
 
 if TYPE_CHECKING:
@@ -20,13 +20,14 @@ HEADS: Registry[type[Head]] = Registry(
     },
     own="repper.heads.head:Head",
 )
-HEAD_SETTINGS: Registry[type[HeadSettings]] = Registry(
+HEAD_SETTINGS: Registry[type[HeadSettings | CommonSettings]] = Registry(
     "head",
     {
         "linear": "repper.heads.settings:LinearSettings",
         "mlp": "repper.heads.settings:MLPSettings",
         "svm": "repper.heads.settings:SVMSettings",
         "logistic": "repper.heads.settings:LogisticSettings",
+        "common": "repper.heads.settings:CommonSettings",
     },
 )
-"""The same names, for those who only ask what can be set."""
+"""The same names, for those who only ask what can be set, and the head that all train together."""

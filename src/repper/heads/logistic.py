@@ -57,9 +57,7 @@ def solve(problems: Sequence[tuple[Array, Labels]], c: float) -> list[tuple[Arra
     if shape is None:
         raise ValueError("too many images")
     means = [np.asarray(x, np.float64).mean(0) for x, _ in problems]
-    centred = [
-        (x - mean).astype(np.float32) for (x, _), mean in zip(problems, means, strict=True)
-    ]
+    centred = [(x - mean).astype(np.float32) for (x, _), mean in zip(problems, means, strict=True)]
     stack = _Stack.of(centred, [labels for _, labels in problems], shape, c)
     parts, biases = stack.minimum()
     found = []
@@ -136,7 +134,7 @@ class _Stack:
             slope = _dot(direction[2], at.of_parts) + _dot(direction[1], at.of_bias)
             active &= -slope > CLOSE * at.loss
             if active.any():
-                step, new = stack._step(at, direction, slope, active)
+                new = stack._step(at, direction, slope, active)
                 active &= at.loss - new.loss > ROUNDING * at.loss
                 pairs = [*pairs[1 - PAIRS :], stack._pair(at, new)]
                 at = new
@@ -201,8 +199,8 @@ class _Stack:
         direction: tuple[Numbers, Numbers, Numbers],
         slope: Numbers,
         active: NDArray[np.bool_],
-    ) -> tuple[Numbers, _Point]:
-        """How far each goes, and where it is then: the whole step, or half as often as needed.
+    ) -> _Point:
+        """Where each is after a step: the whole one, or half of it as often as needed.
 
         Those at their end stay where they are.
         """
@@ -215,14 +213,15 @@ class _Stack:
             if not bad.any():
                 break
             step = np.where(bad, step / 2 if tries < MOST_HALVES - 1 else 0.0, step)
-        return step, new
+        return new
 
     def _pair(self, at: _Point, new: _Point) -> _Pair:
         parts, bias, products = new.parts - at.parts, new.bias - at.bias, new.products - at.products
         of_parts, of_bias = new.of_parts - at.of_parts, new.of_bias - at.of_bias
         curve = _dot(products, of_parts) + _dot(bias, of_bias)
         weight = np.where(curve > 1e-12, 1 / np.maximum(curve, 1e-12), 0.0)
-        return _Pair(parts, bias, products, of_parts, of_bias, of_parts @ self.grams, weight)
+        of_products: Any = of_parts @ self.grams
+        return _Pair(parts, bias, products, of_parts, of_bias, of_products, weight)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,34 @@ class MLPSettings(DescentSettings):
 
 
 @dataclass(eq=False, repr=False)
+class CommonSettings:
+    """Of the head that all clients train together."""
+
+    rounds: int = setting(
+        15, "rounds in which clients train the common head", flag="common_rounds", least=0
+    )
+    epochs: int = setting(
+        2, "epochs of a client in each of them", flag="common_epochs", least=1, most=10**6
+    )
+    participation: float = setting(
+        1.0, "share of clients in each of them", flag="common_participation", above=0, most=1
+    )
+    lr: float = setting(
+        0.01, "learning rate of the first of them", flag="common_lr", above=0, most=1e6
+    )
+    weight_decay: float = setting(
+        1e-3, "L2 weight decay of the common head", flag="common_weight_decay", least=0, most=1e6
+    )
+    smoothing: float = setting(
+        0.5,
+        "images of every class that a client adds to its own when it predicts with the common head",
+        flag="common_smoothing",
+        above=0,
+        most=1e6,
+    )
+
+
+@dataclass(eq=False, repr=False)
 class SolvedSettings(HeadSettings):
     c: float = setting(
         1.0,

@@ -49,13 +49,15 @@ class Seen(NamedTuple):
 class Trained(NamedTuple):
     """A client at the end of its round: its parameters, what it got, what it had, its gradients.
 
-    `gradients` are means over all steps, of phases that ask for them.
+    `gradients` are means over all steps, of phases that ask for them. `features` gives those of its
+    images as they are, where the encoder stands still.
     """
 
     params: Params
     received: Params
     own: Params
     gradients: Params
+    features: Callable[[], Tensor]
 
 
 Loss = Callable[[Seen], "Tensor"]

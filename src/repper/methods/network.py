@@ -87,9 +87,17 @@ class Holds:
 
     @classmethod
     def of(
-        cls, method: Method, network: Network, local_norm: bool, before: Collection[str] = ()
+        cls,
+        method: Method,
+        network: Network,
+        local_norm: bool,
+        before: Collection[str] = (),
+        kept: Collection[str] = (),
     ) -> Holds:
-        """Who holds what, where earlier stages have trained the parameters `before`."""
+        """Who holds what, where earlier stages have trained the parameters `before`.
+
+        And each client those that it has `kept` since.
+        """
         names = params_of(network).keys()
         norms = _norm_names(network) if local_norm or method.local_norm else frozenset()
         shared = frozenset(n for n in names if _travels(method, n) and n not in norms)
@@ -99,12 +107,13 @@ class Holds:
             if method.private(n) or (n in norms and method.moves(n))
         )  # fmt: skip
         copies = tuple(f"{name}." for name in method.copies)
-        kept = method.begin(select(params_of(network), shared.__contains__))[1]
+        beside = method.begin(select(params_of(network), shared.__contains__))[1]
         still = {n for n in names - shared - given - private if not n.startswith(copies)}
         return cls(
             shared, given, private, frozenset(still),
-            keeps_private=bool(private or kept),
-            own_encoders=any(map(is_encoder, private)) or bool(method.answers_with),
+            keeps_private=bool(private or beside),
+            own_encoders=any(is_encoder(n) for n in {*private, *kept} - shared - given)
+            or bool(method.answers_with),
             copies=copies,
         )  # fmt: skip
 
@@ -142,7 +151,8 @@ def holdings(
     found: list[Holds] = []
     for stage, network in zip(stages, networks, strict=True):
         before = {name for holds in found for name in holds.shared}
-        found.append(Holds.of(stage.method, network, local_norm, before))
+        kept = {name for holds in found for name in holds.private}
+        found.append(Holds.of(stage.method, network, local_norm, before, kept))
     return tuple(found)
 
 

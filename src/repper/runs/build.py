@@ -13,10 +13,22 @@ from repper.config import Config
 from repper.datasets import Dataset, load
 from repper.errors import RepperError
 from repper.heads import HEADS
+from repper.heads.settings import CommonSettings
+from repper.methods.common import common_stage
 from repper.methods.stage import Stage, Training, cohort_size
 from repper.options import check_fields
 from repper.partition import Partition, by_folders, read_partition, split
-from repper.personalize import FINETUNE, KEEP, FineTune, FitHead, Keep, Personalizer, Personalizers
+from repper.personalize import (
+    COMMON,
+    FINETUNE,
+    KEEP,
+    FineTune,
+    FitHead,
+    Keep,
+    Personalizer,
+    Personalizers,
+    UseCommon,
+)
 
 
 def load_data(config: Config) -> Dataset:
@@ -64,6 +76,9 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
         raise RepperError(
             f"stages of {type(method).__name__} must return a tuple of Stage, got {stages!r}"
         )
+    if COMMON in {config.personalize_as(client) for client in (None, *config.overrides)}:
+        own = CommonSettings(**config.own_of(CommonSettings, "personalize"))
+        stages = (*stages, common_stage(asked, clients, own))
     return stages
 
 
@@ -77,6 +92,8 @@ def build_personalizers(config: Config) -> Personalizers:
 def _personalizer(config: Config, kind: str) -> Personalizer:
     if kind == KEEP:
         return Keep()
+    if kind == COMMON:
+        return UseCommon(CommonSettings(**config.own_of(CommonSettings, "personalize")).smoothing)
     if kind == FINETUNE:
         return FineTune(tuple(config.own_of(HEADS["linear"], "personalize").items()))
     unit = config.head_input == "z"

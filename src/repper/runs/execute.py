@@ -25,15 +25,17 @@ from repper.federate import Round, Served, federate
 from repper.methods.method import phases_of
 from repper.methods.stage import Stage, rounds_of, stage_at
 from repper.names import is_encoder, is_weight
-from repper.params import Params, WeightedMean, select
+from repper.params import Params, WeightedMean, digest, select
 from repper.partition import Partition
 from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.plan import Plan, plan
-from repper.runs.result import read_result, write_result
+from repper.runs.result import read_result, write_common, write_result
 from repper.runs.rounds import (
     Checkpoint,
     check_private,
+    go_back,
+    keep_stage,
     read_checkpoint,
     read_chosen,
     read_rounds,
@@ -164,6 +166,8 @@ def _begin(planned: Plan) -> Checkpoint:
         return Checkpoint(0, planned.enter(0))
     planned.clientele.check(folder)
     run_folder.check_init(folder, config)
+    if run_folder.read_run_config(folder).rounds < config.rounds:
+        go_back(folder, 1)  # more rounds are more of the first stage
     checkpoint = read_checkpoint(folder, planned.shared_after) or Checkpoint(0, planned.enter(0))
     if planned.work.private:
         check_private(folder, planned.work.stages, planned.holds, checkpoint.number)
@@ -188,6 +192,7 @@ def train(
         if checkpoint.number >= before + stage.rounds and index < len(stages) - 1:
             continue
         if index and checkpoint.number == before:
+            keep_stage(planned.folder, index)
             served = planned.enter(index, served)
         rounds = federate(
             engine,
@@ -268,6 +273,10 @@ def _finish(
     if config.init and not number:
         origin = encoder_origin(Path(config.init))
     facts |= planned.clientele.facts(personal, read_rounds(folder))
+    if any(one.needs_common for one in planned.work.personalizers.all):
+        layer = planned.work.stages[-1].method.classifier(final)
+        if layer is not None:
+            write_common(folder, layer, digest(select(final, is_encoder)))
     write_result(
         folder, config, planned.work, final, (encoder, origin), personal, facts,
         keeps_private=any(holds.keeps_private for holds in planned.holds),

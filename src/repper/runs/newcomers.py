@@ -17,9 +17,10 @@ from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
-from repper.personalize import NEED_A_HEAD
+from repper.personalize import COMMON, NEED_A_HEAD
 from repper.runs.build import load_data
 from repper.runs.execute import Event, execute
+from repper.runs.result import read_common
 from repper.runs.run import Run
 
 
@@ -56,6 +57,9 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
             f"--personalize {personalize} begins with a head that was trained, and newcomers have "
             f"none: choose one of {', '.join(HEADS)}"
         )
+    if personalize == COMMON:
+        read_common(run.folder)
+        settings = {"common_rounds": 0} | settings
     if same_clients and settings.get("clients") not in (None, before.clients):
         raise RepperError(
             f"--same-clients keeps the run's {before.clients} clients: leave out --clients"

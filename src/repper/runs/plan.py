@@ -22,7 +22,7 @@ from repper.hardware import resolve_device, resolve_precision
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import rounds_of, stage_at
-from repper.names import is_weight
+from repper.names import is_encoder, is_weight
 from repper.params import Params, clone, load_params, params_of, select
 from repper.partition import Partition, hold_out, read_partition
 from repper.registry import blaming, is_reference
@@ -35,6 +35,7 @@ from repper.runs.build import (
     check_clients,
     load_data,
 )
+from repper.runs.result import read_common
 from repper.runs.rounds import check_private
 from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
@@ -125,7 +126,10 @@ class Plan:
 
     def has_heads_to_begin_with(self, index: int) -> bool:
         """Whether clients can do in a stage what they do last: some begin with a trained head."""
-        needed = any(one.needs_a_head for one in self.work.personalizers.all)
+        last = self.work.personalizers.all
+        if any(one.needs_common for one in last) and index < len(self.networks) - 1:
+            return False
+        needed = any(one.needs_a_head for one in last)
         return not needed or self.networks[index].classifier is not None
 
     def in_folder(self) -> Plan:
@@ -272,7 +276,23 @@ def initial_networks(config: Config, work: Work) -> tuple[Network, ...]:
                 f"{_described(work.spec)}"
             )
         load_params(networks[0], params)
+    if any(one.needs_common for one in work.personalizers.all):
+        _check_common(config, work, networks)
+        if config.init and not rounds_of(work.stages):
+            load_params(networks[-1], read_common(Path(config.init)))
     return networks
+
+
+def _check_common(config: Config, work: Work, networks: Sequence[Network]) -> None:
+    """Refuse a common head where clients have no encoder in common, but for its norms."""
+    holds = holdings(work.stages, networks, work.local_norm)[:-1]
+    if not any(is_encoder(name) for one in holds for name in one.shared):
+        raise RepperError(
+            f"personalize 'common' needs an encoder that clients share, but with {config.method} "
+            f"each has its own: choose another --personalize"
+        )
+    if not (config.init or work.stages[-1].rounds):
+        raise RepperError("a common head of no rounds knows nothing: leave out --common-rounds 0")
 
 
 def _described(spec: EncoderSpec) -> str:

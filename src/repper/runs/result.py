@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 from pyarrow import parquet
-from torch import nn
+from torch import Tensor, nn
 
 from repper.config import Config
 from repper.encoders.encoder import save_encoder
@@ -20,8 +20,8 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of, summarize
 from repper.files import read_json, write_atomically
-from repper.params import Params, digest, params_of
-from repper.runs.run_folder import CURVES, ENCODER, RESULT, SCORES
+from repper.params import Params, digest, params_of, read_params, save_params
+from repper.runs.run_folder import COMMON, CURVES, ENCODER, RESULT, SCORES
 
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
@@ -36,6 +36,23 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
         raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
     return result
+
+
+def write_common(folder: Path, layer: tuple[Tensor, Tensor], encoder: str) -> None:
+    """Keep the head that all clients have trained together, for those who join."""
+    weight, bias = layer
+    params = {"common.weight": weight, "common.bias": bias}
+    save_params(folder / COMMON, params, {"encoder": encoder})
+
+
+def read_common(folder: Path) -> Params:
+    """The head that the clients of a run have trained together."""
+    if not (folder / COMMON).is_file():
+        raise RepperError(
+            f"{folder} has no common head: choose another --personalize, or train one by repeating "
+            f"its run with --personalize common"
+        )
+    return read_params(folder / COMMON)[0]
 
 
 def refuse_sites(folder: Path, result: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
 from repper.files import read_json, write_atomically
-from repper.methods.stage import rounds_of
+from repper.methods.common import CommonHead
+from repper.methods.stage import Stage, rounds_of
 from repper.params import read_params
 from repper.partition import read_partition
 from repper.private import PrivateStore
 from repper.runs.plan import plan
-from repper.runs.rounds import check_private, read_rounds, write_rounds
+from repper.runs.rounds import check_private, read_rounds, stage_checkpoint, write_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import (
     CHECKPOINT,
@@ -49,10 +50,11 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
     prepare(made, overwrite=False)
     if (source / PRIVATE).is_dir():
         PrivateStore(source / PRIVATE).link_to(made / PRIVATE)
-    for name in (CHECKPOINT, PARTITION):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, made / name)
-    records = read_rounds(source)
+    checkpoint, rounds = _trained_to(source, Run(source).stages_and_holds[0])
+    for name, path in ((CHECKPOINT, checkpoint), (PARTITION, source / PARTITION)):
+        if path.is_file():
+            shutil.copyfile(path, made / name)
+    records = read_rounds(source)[:rounds]
     if not config.evaluate_every:  # heads that were tested on the way were others
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
@@ -71,12 +73,23 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
 def check_trained(folder: Path) -> None:
     """Refuse a finished run of which something is lost that its training came to."""
     stages, holds = Run(folder).stages_and_holds
-    rounds = rounds_of(stages)
+    path, rounds = _trained_to(folder, stages)
     if rounds:
-        _, notes = read_params(folder / CHECKPOINT)
+        _, notes = read_params(path)
         if notes.get("round") != str(rounds) or len(read_rounds(folder)) < rounds:
             raise RepperError(f"{folder} does not hold all {rounds} rounds of its training")
     check_private(folder, stages, holds, rounds)
+
+
+def _trained_to(folder: Path, stages: Sequence[Stage]) -> tuple[Path, int]:
+    """The checkpoint of what a run has trained for any heads, and its rounds.
+
+    A common head is not among it: clients who do something else last have other ones, or none.
+    """
+    before = stages[:-1] if isinstance(stages[-1].method, CommonHead) else stages
+    kept = len(before) < len(stages) and stages[-1].rounds
+    path = stage_checkpoint(folder, len(before)) if kept else folder / CHECKPOINT
+    return path, rounds_of(before)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from repper.private import PrivateStore
 from repper.runs.run_folder import CHECKPOINT, PRIVATE, ROUNDS
 
 CHOSEN = "chosen-{}.safetensors"
+STAGE = "before-stage-{}.safetensors"
 RULE, GIVEN = "rule", "given"
 """What names begin with in a checkpoint: the state of the server's rule, and earlier stages."""
 
@@ -63,6 +64,22 @@ def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, us
     for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
         if path != _chosen(folder, checkpoint.chosen):
             path.unlink()
+
+
+def keep_stage(folder: Path, index: int) -> None:
+    """Keep where the run stands when stage `index` begins: others can go on from there."""
+    if (folder / CHECKPOINT).is_file():
+        write_atomically(stage_checkpoint(folder, index), (folder / CHECKPOINT).read_bytes())
+
+
+def go_back(folder: Path, index: int) -> None:
+    """Stand where stage `index` has begun, if it has."""
+    if (kept := stage_checkpoint(folder, index)).is_file():
+        write_atomically(folder / CHECKPOINT, kept.read_bytes())
+
+
+def stage_checkpoint(folder: Path, index: int) -> Path:
+    return (folder / CHECKPOINT).with_name(STAGE.format(index))
 
 
 def read_checkpoint(folder: Path, likes: Callable[[int], Params]) -> Checkpoint | None:

@@ -23,6 +23,7 @@ ENVIRONMENT = "environment.json"
 ROUNDS = "rounds.jsonl"
 CHECKPOINT = Path("checkpoint") / "last.safetensors"
 ENCODER = "encoder.safetensors"
+COMMON = "common.safetensors"
 HEADS = "heads"
 PRIVATE = "private"
 SITES = "sites.json"
@@ -33,7 +34,7 @@ EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
 LOCK = ".lock"
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
-OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
+OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
 
 
 @contextmanager
