@@ -24,7 +24,7 @@ def test_none_is_only_normalization():
     assert torch.equal(view(images(), "none"), normalize(images()))
 
 
-@pytest.mark.parametrize("level", ["weak", "strong"])
+@pytest.mark.parametrize("level", ["weak", "medium", "strong"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [8, 28, 33])
 def test_any_channels_and_size(level, channels, size):
@@ -37,7 +37,7 @@ def test_any_channels_and_size(level, channels, size):
     assert not torch.allclose(result, normalize(batch))
 
 
-@pytest.mark.parametrize("level", ["weak", "strong"])
+@pytest.mark.parametrize("level", ["weak", "medium", "strong"])
 def test_each_image_has_its_own_parameters(level):
     result = view(images(1).expand(8, -1, -1, -1), level)
     differences = [(result[i] - result[j]).abs().max() for i in range(8) for j in range(i)]
@@ -58,7 +58,7 @@ def test_weak_views_without_flip_are_shifts_of_at_most_an_eighth():
     assert 3.0 < float(shift.abs().max()) <= 4.001
 
 
-@pytest.mark.parametrize("level", ["weak", "strong"])
+@pytest.mark.parametrize("level", ["weak", "medium", "strong"])
 def test_half_of_the_views_are_mirrored_unless_flip_is_off(level):
     ramp = torch.arange(32, dtype=torch.uint8).mul(8).expand(400, 1, 32, 32)
     rising = (view(ramp, level)[:, 0, 16].diff(dim=1).mean(1) > 0).float().mean()

@@ -24,9 +24,9 @@ QUICK = {
 ROWS = "repper+linear,repper+svm,fedrep+finetune,fedrep,fedavg"
 
 
-def run_all(digits, folder, rows=ROWS, seeds=1, augment_for=None, resume=False, **settings):
+def run_all(digits, folder, rows=ROWS, seeds=1, resume=False, **settings):
     config = Config(out=str(folder), **QUICK | settings)
-    return list(compare(config, rows_of(rows, augment_for), seeds, digits, resume=resume))
+    return list(compare(config, rows_of(rows), seeds, digits, resume=resume))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_what_there_is_of_an_unfinished_comparison_is_its_whole_seeds(done):
     assert ([line.row for line in some.lines], some.so_far) == (["fedavg+keep"], "1 of 2 rows")
     assert table(events).so_far == ""
     assert Comparison.open(folder) == table(events)
-    for row in (Row("a", "b"), Row("a", "b", "none"), Row("lg-fedavg", "keep", "weak")):
+    for row in (Row("a", "b"), Row("lg-fedavg", "keep", (("augment", "weak"), ("lr", 1e-05)))):
         assert Row.named(row.name) == row
 
 
@@ -293,23 +293,51 @@ def test_the_files_hold_the_table(done):
 
 def test_from_python(digits, tmp_path):
     found = api.compare(
-        ["fedavg", "fedavg+finetune"], digits, augment_for={"fedavg": "none"}, out=tmp_path / "c", **QUICK
+        ["fedavg[augment=none]", "fedavg[augment=none]+finetune"], digits, out=tmp_path / "c", **QUICK
     )  # fmt: skip
-    assert found.reference == "fedavg+keep (no augmentation)"
+    assert found.reference == "fedavg[augment=none]+keep"
     assert found.lines[1].accuracy > found.lines[0].accuracy
 
 
-def test_augmentation_can_differ_by_method(digits, tmp_path):
-    rows = rows_of("repper+linear,fedavg,fedavg+finetune", "fedavg=none")
-    assert rows[1:] == [Row("fedavg", "keep", "none"), Row("fedavg", "finetune", "none")]
+def test_rows_have_settings_of_their_own(digits, tmp_path):
+    rows = rows_of("repper+linear,fedavg[batch=16 augment=none],fedprox[mu=0.5]+finetune")
+    assert rows[1:] == [
+        Row("fedavg", "keep", (("augment", "none"), ("batch", 16))),
+        Row("fedprox", "finetune", (("mu", 0.5),)),
+    ]
+    assert [Row.named(row.name) for row in rows] == rows
     folder = tmp_path / "c"
-    events = run_all(digits, folder, "repper+linear,fedavg", augment_for="fedavg=none")
-    levels = {p.name: api.open_run(p).config.augment for p in (folder / "cells").iterdir()}
-    assert levels == {"repper+linear-seed0": "strong", "fedavg+keep-none-seed0": "none"}
-    assert table(events).lines[1].row == "fedavg+keep (no augmentation)"
-    # The same comparison without the flag goes into the same folder: only fedavg is run again.
+    events = run_all(digits, folder, "repper+linear,fedavg[augment=none batch=16]")
+    own = {
+        p.name: (c.augment, c.batch)
+        for p in (folder / "cells").iterdir()
+        for c in [api.open_run(p).config]
+    }
+    assert own == {
+        "repper+linear-seed0": ("strong", 256),
+        "fedavg-augment=none-batch=16+keep-seed0": ("none", 16),
+    }
+    assert table(events).lines[1].row == "fedavg[augment=none batch=16]+keep"
+    # Another row goes into the same folder: only that one is run.
     both = run_all(digits, folder, "repper+linear,fedavg", resume=True)
     assert [e.row.name for e in both if isinstance(e, CellStarted)] == ["fedavg+keep"]
+
+
+def test_a_rows_own_setting_is_that_of_a_run_with_it(digits, tmp_path):
+    events = run_all(digits, tmp_path / "c", "fedprox[mu=0.5 lr=0.003]+finetune")
+    alone = api.run(
+        digits, out=tmp_path / "a", method="fedprox", mu=0.5, personalize="finetune",
+        **QUICK | {"lr": 0.003},
+    )  # fmt: skip
+    [[cell]] = table(events).runs().values()
+    assert cell.result["encoder_digest"] == alone.result["encoder_digest"]
+    assert cell.result["heads_digest"] == alone.result["heads_digest"]
+
+
+def test_rows_with_other_heads_share_a_training_and_others_do_not(digits, tmp_path):
+    rows = "repper[head-c=0.1]+svm,repper[head-c=1]+svm,repper[lr=0.003 head-c=1]+svm"
+    events = run_all(digits, tmp_path / "c", rows)
+    assert [e.trained for e in events if isinstance(e, CellStarted)] == [False, True, False]
 
 
 def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path):
@@ -422,8 +450,8 @@ def test_settings_that_belong_to_rows_are_refused(digits, tmp_path):
     for seeds in (0, 10**20):
         with pytest.raises(RepperError, match="--seeds must be 1 to 1000"):
             api.compare(["fedavg"], digits, seeds=seeds, out=tmp_path / "c")
-    with pytest.raises(RepperError, match="--augment-for names fedavg twice"):
-        rows_of("fedavg", "fedavg=none,fedavg=weak")
+    with pytest.raises(RepperError, match="fedavg.temperature=0.5..keep does not use temperature"):
+        run_all(digits, tmp_path / "c", "repper,fedavg[temperature=0.5]")
     with pytest.raises(RepperError, match="fedrep-head-epochs 9 leaves none of 1"):
         run_all(digits, tmp_path / "c", "fedavg,fedrep", fedrep_head_epochs=9)
     assert not (tmp_path / "c").exists()
@@ -439,20 +467,28 @@ def test_an_interval_is_students(digits):
 
 
 @pytest.mark.parametrize(
-    ("rows", "augment_for", "match"),
+    ("rows", "match"),
     [
-        ("", None, "names no method"),
-        ("fedavgg", None, "unknown method in --methods 'fedavgg', did you mean 'fedavg'"),
-        ("fedavg+svn", None, "unknown personalizer of fedavg.svn in --methods 'svn'"),
-        ("fedavg,fedavg+keep", None, r"names fedavg\+keep twice"),
-        ("repper", "fedavg=none", "names fedavg, which is not among the --methods"),
-        ("repper", "repper", "takes method=level"),
-        ("repper", "repper=much", "unknown augment 'much'"),
+        ("", "names no method"),
+        ("fedavgg", "unknown method in --methods 'fedavgg', did you mean 'fedavg'"),
+        ("fedavg+svn", "unknown personalizer of fedavg.svn in --methods 'svn'"),
+        ("fedavg,fedavg+keep", r"names fedavg\+keep twice"),
+        ("fedavg[lr=0.1 batch=8],fedavg[batch=8 lr=0.1]", "twice"),
+        ("fedavg[lr=0.1 lr=0.2]", "gives lr twice"),
+        ("fedavg[lr=0.1", "takes rows such as"),
+        ("fedavg[lr]", "takes rows such as"),
+        ("fedavg[]", "takes rows such as"),
+        ("fedavg[lr=0.1]finetune", "takes rows such as"),
+        ("repper[augment=much]", "unknown augment 'much'"),
+        ("repper[lr=-1]", "--lr must be above 0, got -1"),
+        ("repper[alpha=1]", "all rows have the same alpha; give it once, as --alpha"),
+        ("repper[seed=1]", "all rows have the same seed"),
+        ("repper[bach=1]", "unknown setting of .* 'bach', did you mean 'batch'"),
     ],
 )
-def test_rows_that_make_no_sense_are_refused(rows, augment_for, match):
+def test_rows_that_make_no_sense_are_refused(rows, match):
     with pytest.raises(RepperError, match=match):
-        rows_of(rows, augment_for)
+        rows_of(rows)
 
 
 def test_a_comparison_that_cannot_run_writes_nothing(digits, tmp_path):

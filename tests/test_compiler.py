@@ -8,6 +8,7 @@ import torch
 
 from repper import compiler
 from repper.config import Config
+from repper.engines.client import Clients
 from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.engines.trainer import Pupil
@@ -42,11 +43,14 @@ def test_compiled_results_depend_neither_on_workers_nor_on_who_comes_first(digit
         assert eager[client].loss == pytest.approx(loss, rel=1e-3)
 
 
-def like_a_client(work, shared):
+def like_a_client(work, shared, digits):
     """What compiling looks at of a client: the images are none of its own."""
     own = PrivateStore(work.private).read(0, 0) if work.private else {}
     none = torch.zeros(0, dtype=torch.int64)
-    return Pupil(none, none, shared, own, torch.ones(10), features=none.float)
+    # In the order of memory in which clients have what they receive: sums depend on it.
+    clients = Clients.of(work, digits)
+    clients.receive(shared)
+    return Pupil(none, none, clients._received, own, torch.ones(10), features=none.float)
 
 
 def two_rounds(engine, shared, later):
@@ -65,7 +69,7 @@ def test_compiling_leaves_the_network_as_it_was(digits, cache, tmp_path, monkeyp
     with SerialEngine(work, digits, 0) as engine:
         at = engine._clients._at
         before = {name: tensor.clone() for name, tensor in params_of(at.network).items()}
-        at.trainer.compile(at.phases, like_a_client(work, shared))
+        at.trainer.compile(at.phases, like_a_client(work, shared, digits))
         for name, tensor in params_of(at.network).items():
             assert torch.equal(tensor, before[name]), name
         compiled = two_rounds(engine, shared, later)

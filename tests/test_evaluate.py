@@ -52,6 +52,21 @@ def test_worst_tenth_is_the_mean_of_the_worst_tenth():
     assert summarize(scores)["worst_tenth"] == pytest.approx(51)
 
 
+@pytest.mark.parametrize(
+    ("clients", "worst"), [(4, 1), (14, 1), (15, 2), (16, 2), (19, 2), (25, 2)]
+)
+def test_a_tenth_of_the_clients_is_rounded_and_at_least_one(clients, worst):
+    scores = [client(n, [1], [100], [50 + n]) for n in range(clients)]
+    assert summarize(scores)["worst_tenth"] == pytest.approx(50 + (worst - 1) / 2)
+
+
+def test_classes_that_a_client_does_not_hold_do_not_move_its_median():
+    # Over all seven classes the median would be 0, and no class below it.
+    one = client(0, [0, 0, 0, 0, 10, 5, 1], [1, 1, 1, 1, 4, 4, 4], [0, 0, 0, 0, 4, 2, 1])
+    assert one.tail_classes == 25
+    assert one.head_classes == 100
+
+
 def test_knn_by_hand():
     memory = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     labels = np.array([0, 0, 1, 1])

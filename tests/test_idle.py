@@ -15,7 +15,7 @@ def listed(names):
 @pytest.mark.parametrize(
     ("settings", "flag", "whose"),
     [
-        ({"method": "fedavg", "temperature": 0.5}, "--temperature", "repper"),
+        ({"method": "fedavg", "temperature": 0.5}, "--temperature", "repper and calibrated"),
         ({"method": "fedavg", "projection": "mlp"}, "--projection", "repper"),
         ({"mu": 0.5}, "--mu", "fedprox"),
         ({"server": "window", "server_lr": 0.5}, "--server-lr", "fedavgm, fedadam and fedyogi"),

@@ -56,12 +56,13 @@ TRAVELS = {
     "moon": ({"encoder", "head"}, {"previous"}),
     "feddbe": ({"encoder", "head"}, {"offset"}),
     "fedetf": ({"encoder", "projection"}, set()),
+    "calibrated": ({"encoder", "head"}, set()),
 }
 NEITHER = {"fedbabu": {"head"}, "moon": {"received"}}
 """Parts that neither travel nor are kept."""
-OWN_LOSSES = ("repper", "fedrod", "moon", "fedetf")
+OWN_LOSSES = ("repper", "fedrod", "moon", "fedetf", "calibrated")
 """Methods that do not go down cross-entropy alone; their losses have tests of their own."""
-TWO_VIEWS = ("repper",)
+TWO_VIEWS = ("repper", "calibrated")
 """Methods that see two views of an image at once."""
 
 
@@ -280,6 +281,16 @@ def test_fedbabu_never_trains_its_head(fleet):
 def test_ditto_trains_the_global_model_as_fedavg_does(fleet):
     ditto, fedavg = fleet("ditto"), fleet("fedavg")
     assert digest(ditto.fit(2).sent) == digest(fedavg.fit(2).sent)
+
+
+def test_dittos_pull_has_the_slope_lambda_times_the_distance():
+    """The gradient of lambda/2 |v - w|^2 is lambda (v - w)."""
+    own = torch.tensor([1.0, -2.0], requires_grad=True)
+    labels, sent = torch.tensor([0]), {"a": torch.tensor([0.5, 1.0])}
+    outputs = {"head": 0 * own[None, :] + torch.tensor([[30.0, -30.0]])}
+    seen = Seen(outputs, labels, {"a": own}, sent, {}, torch.ones(2))
+    method("ditto", ditto_lambda=0.3).held_near(seen).backward()
+    assert torch.allclose(own.grad, 0.3 * (own.detach() - sent["a"]), atol=1e-6)
 
 
 def test_ditto_holds_the_personal_model_near_what_the_server_sent(fleet):

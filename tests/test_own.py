@@ -324,7 +324,7 @@ def test_values_are_rows_of_a_comparison(tmp_path):
     settings = {**TINY, "epochs": 3, "engine": "serial"}  # the first step has nothing to pull
     found = api.compare(rows, make_dataset(), out=tmp_path / "c", **settings)
     assert [line.row for line in found.lines] == [
-        "fedprox[mu=0.1]+keep", "fedprox[mu=1.0]+keep", "fedavg+finetune", "Mine+linear",
+        "fedprox[mu=0.1]+keep", "fedprox[mu=1]+keep", "fedavg+finetune", "Mine+linear",
         "fedavg+keep",
     ]  # fmt: skip
     digests = [run.result["encoder_digest"] for [run] in found.runs().values()]
@@ -397,3 +397,15 @@ def test_the_source_of_what_is_ones_own_has_a_digest():
     one = load_reference(f"{EXAMPLES / 'my_method.py'}:ShortFeatures")
     assert len(source_digest(one)) == 64
     assert load_reference(f"{EXAMPLES / 'my_method.py'}:ShortFeatures") is one
+
+
+def test_a_row_of_ones_own_may_have_settings(repper):
+    """Its flags are found also where its name stands before brackets."""
+    rows = f"{EXAMPLES / 'my_method.py'}:ShortFeatures[lr=0.003]+linear,fedavg"
+    process = repper(
+        "compare", "--methods", rows, "--weight-of-length", 0.1, *FLAGS, "--engine", "serial",
+        "--out", "c", "--json",
+    )  # fmt: skip
+    assert [row["row"] for row in last_json(process)["rows"]] == [
+        "ShortFeatures[lr=0.003]+linear", "fedavg+keep",
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import make_dataset
+from repper.datasets import Dataset, Split
 from repper.errors import RepperError
 from repper.federate import choose_cohort
 from repper.partition import KINDS, Partition, read_partition, split
@@ -193,7 +194,29 @@ def test_draws_are_those_of_earlier_versions(digits):
     assert seeds == {
         "PARTITION": 4359, "INIT": 948, "COHORT": 9951, "TRAIN": 5900, "HEAD": 2047,
         "VALIDATION": 5868, "PROBE": 9428, "SEND": 1219, "SETTLE": 8036, "PERSONALIZE": 6516,
-        "DATA_PART": 4522,
+        "TUNING": 235, "SHIFT": 4551, "DATA_PART": 4522,
     }  # fmt: skip
     assert split(digits, "iid", clients=20).hash.startswith("6831631e4508d153")
     assert choose_cohort(range(20), 0.2, stream(0, Purpose.COHORT, 1)) == (1, 2, 13, 17)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "shards"])
+def test_a_clients_images_come_from_all_over_a_class(kind):
+    """Rows of a class are shuffled before they are dealt: a data set may be sorted by origin."""
+    labels = np.repeat(np.arange(2), 400)
+    images = np.zeros((800, 1, 8, 8), np.uint8)
+    data = Dataset("sorted", ("a", "b"), Split(images, labels), Split(images, labels))
+    found = split(data, kind, clients=4, alpha=1e6, classes_per_client=2)
+    for rows in (*found.train, *found.test):
+        for label in range(2):
+            places = rows[labels[rows] == label] - 400 * label
+            assert places.min() < 80
+            assert places.max() >= 320
+
+
+def test_the_manifest_says_how_many_draws_it_took(digits, tmp_path):
+    easy = split(digits, "dirichlet", clients=4, alpha=100)
+    hard = split(digits, "dirichlet", clients=20, alpha=0.1)
+    assert easy.settings["tries"] == 1 < hard.settings["tries"]
+    hard.save(tmp_path / "p.json", digits)
+    assert read_partition(tmp_path / "p.json", digits).settings["tries"] == hard.settings["tries"]

@@ -31,8 +31,9 @@ def commands():
 def test_the_commands_work(repper, tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
     inline = re.findall(r"`(repper predict [^`]+)`", README)
-    assert len(commands()) == 6
+    assert len(commands()) == 8
     assert inline
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in [*commands(), *inline]:
         trains = command.startswith(("repper run", "repper compare"))
         shorter = " --rounds 1" if trains else ""

@@ -240,13 +240,9 @@ def test_a_command_names_what_is_not_a_default(reported):
 
 def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_path):
     settings = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
-    api.compare(
-        "repper+linear,fedavg", "digits", augment_for={"fedavg": "none"}, out=tmp_path, **settings
-    )
+    api.compare("repper+linear,fedavg[augment=none]", "digits", out=tmp_path, **settings)
     [subject], _ = subjects_of(tmp_path)
-    assert subject.command.endswith(
-        "--knn 0 --methods repper+linear,fedavg+keep --augment-for fedavg=none"
-    )
+    assert subject.command.endswith("--knn 0 --methods 'repper+linear,fedavg[augment=none]+keep'")
     config = Config(overrides={1: {"personalize": "svm"}}, data="/srv/my images & co")
     assert command_of("compare", config, Path("runs/mine")) == (
         "repper compare --config runs/mine/config.toml --out again --data '/srv/my images & co'"
@@ -332,14 +328,14 @@ def test_an_unfinished_comparison_says_how_to_run_the_whole(tmp_path):
     config = Config(
         clients=4, rounds=1, epochs=1, width=0.25, engine="serial", out=str(tmp_path / "c")
     )
-    rows = rows_of("repper+linear,fedavg,fedavg+finetune", "fedavg=none")
+    rows = rows_of("repper+linear,fedavg[augment=none],fedavg+finetune")
     running = compare(config, rows, seeds=2)
     next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
     running.close()
     [subject], _ = subjects_of(tmp_path / "c")
     assert list(subject.rows) == ["repper+linear"]
     assert subject.command.endswith(
-        "--methods repper+linear,fedavg+keep,fedavg+finetune --seeds 2 --augment-for fedavg=none"
+        "--methods 'repper+linear,fedavg[augment=none]+keep,fedavg+finetune' --seeds 2"
     )
     write_report([tmp_path / "c"], tmp_path / "r.html", tsne=False)
     page = (tmp_path / "r.html").read_text()

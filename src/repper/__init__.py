@@ -13,7 +13,7 @@ Nothing here imports PyTorch before something is run or opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,30 +75,32 @@ def compare(
     data: Dataset | str = "digits",
     *,
     seeds: int = 1,
-    augment_for: dict[str, str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     reuse: Path | str | None = None,
+    tune: Path | str | Mapping[str, Any] | None = None,
     watch: Callable[[Any], object] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table.
 
-    A row may also be a method, `FedProx(mu=0.1)`, or a method and what its clients do last.
-    Trainings of equal settings that are finished somewhere in the folder `reuse` are taken.
+    A row may also be a method, `FedProx(mu=0.1)`, or a method and what its clients do last; it may
+    have settings of its own, `fedavg[lr=0.01]+finetune`. Trainings of equal settings that are
+    finished somewhere in the folder `reuse` are taken. `tune` is a file of settings to try, as for
+    `repper compare --tune`, or its tables as a dictionary.
     """
     with needs("train", "training"):
         from repper.runs.compare import Compared, rows_of
         from repper.runs.compare import compare as compare_rows
+        from repper.runs.tune import read_tuning
     for setting in ("method", "personalize"):
         if setting in settings:
             raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
-    own = ",".join(f"{method}={level}" for method, level in (augment_for or {}).items())
     config, images = _config(data, settings)
     folder = Path(reuse) if reuse is not None else None
     events = compare_rows(
-        config, rows_of(methods, own), seeds, images,
-        resume=resume, overwrite=overwrite, reuse=folder,
+        config, rows_of(methods), seeds, images, resume=resume, overwrite=overwrite, reuse=folder,
+        tuning=read_tuning(Path(tune) if isinstance(tune, str) else tune) if tune else None,
     )  # fmt: skip
     return _last(events, watch, Compared).comparison
 

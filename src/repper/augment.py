@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-Level = Literal["none", "weak", "strong"]
+Level = Literal["none", "weak", "medium", "strong"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Strength:
 STRENGTHS: dict[Level, Strength] = {
     # A shift of an eighth is the usual "pad 32 pixels by 4 and crop".
     "weak": Strength(1.0, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    "medium": Strength(0.5, 0.0, 0.2, 0.2, 0.2, 0.05, 0.5, 0.0),
     "strong": Strength(0.2, 0.0, 0.4, 0.4, 0.4, 0.1, 0.8, 0.2),
 }
 

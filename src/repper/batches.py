@@ -24,3 +24,11 @@ def batch_sizes(count: int, size: int) -> list[int]:
     if len(starts) > 1 and count - starts[-1] == 1:
         starts.pop()
     return [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]
+
+
+def even_size(count: int, size: int) -> int:
+    """The size of parts that are as equal as they can be, and as many as those of `size`.
+
+    279 images in batches of 256 would leave one of 23, whose steps are mostly chance.
+    """
+    return -(-count // -(-count // size))

@@ -31,6 +31,7 @@ from repper.personalize import (
 )
 from repper.registry import absolute_reference, is_reference, short_reference, source_digest
 from repper.rules import RULES, Rule
+from repper.shift import SHIFTS
 from repper.things import (
     KINDS_OF_THINGS,
     MAY_BE_OWN,
@@ -97,6 +98,11 @@ class Config:
     clients: int = _data(20, "number of clients", least=1)
     alpha: float = _data(0.5, "Dirichlet concentration: smaller is more skewed", above=0)
     classes_per_client: int = _data(2, "classes each client holds, for shards", least=1)
+    shift: str = _data(
+        "none",
+        "how clients' images differ besides: each client has its own rotation, contrast or colour",
+        choices=SHIFTS,
+    )
     min_train: int = _data(10, "least training images a client may have", least=2)
     min_test: int = _data(1, "least test images a client may have", least=0)
 
@@ -126,7 +132,7 @@ class Config:
         choices=("average", "local"),
     )
     augment: str = _stage1(
-        "strong", "strength of the random views", choices=("none", "weak", "strong")
+        "strong", "strength of the random views", choices=("none", "weak", "medium", "strong")
     )
     participation: float = _stage1(
         0.2, "share of the clients in a round (the paper's C)", above=0, most=1

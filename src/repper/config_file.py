@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import tomli_w
 from repper.client_list import as_text
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, nearest
-from repper.files import write_atomically
+from repper.files import read_toml, write_atomically
 from repper.heads import HEAD_SETTINGS
 from repper.methods import METHODS
 from repper.registry import Registry, is_reference
@@ -22,14 +21,8 @@ from repper.things import KINDS_OF_THINGS, flat_options
 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, as arguments for `Config`."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RepperError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RepperError(f"{path} is not a TOML file: {error}") from error
     settings: dict[str, Any] = {}
-    for key, value in tables.items():
+    for key, value in read_toml(path).items():
         for name, found in _settings_in(path, key, value).items():
             if name in settings:
                 raise RepperError(f"{path}: {name.replace('_', '-')} is given twice")

@@ -31,7 +31,8 @@ from repper.files import read_json, write_atomically
 from repper.params import digest
 from repper.partition import Partition, read_partition
 from repper.runs.run import Run
-from repper.runs.run_folder import EMBEDDING, PARTITION
+from repper.runs.run_folder import EMBEDDING, PARTITION, shift_seed
+from repper.shift import shifted
 
 MOST_IMAGES = 20_000
 """How many images of clients a report looks at: minutes for a large encoder."""
@@ -85,8 +86,9 @@ def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
     kept = _read(path) if path.is_file() else None
     if kept is None or kept["key"] != key:
         data = shaped(load(), spec.channels, spec.size)
-        clients = _some_clients(read_partition(run.folder / PARTITION, data))
-        tested = _sample(data.test, MOST_POINTS)
+        partition = read_partition(run.folder / PARTITION, data)
+        clients = _some_clients(partition)
+        tested = _sample(_as_seen(run, data, partition).test, MOST_POINTS)
         points = embed(features_of(spec, params, tested.images))
         kept = {
             "key": key,
@@ -116,6 +118,11 @@ def _some_clients(partition: Partition) -> list[int]:
     return sorted(int(client) for client in order[:count])
 
 
+def _as_seen(run: Run, data: Dataset, partition: Partition) -> Dataset:
+    """The images as the run's clients see them."""
+    return shifted(data, partition, run.config.shift, shift_seed(run.config, partition))
+
+
 def embed(r: NDArray[Any]) -> NDArray[np.float64]:
     """Features in the plane. The same features give the same picture."""
     if len(r) < 2:
@@ -137,6 +144,7 @@ def parting_of(run: Run, data: Dataset, clients: Iterable[int] | None = None) ->
     spec, params = read_encoder(run.folder)
     partition = read_partition(run.folder / PARTITION, data)
     counts, _ = partition.counts(data)
+    data = _as_seen(run, data, partition)
     parted, votes = list[Groups](), []
     for client in range(partition.clients) if clients is None else clients:
         own, tested = partition.train[client], partition.test[client]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,3 +64,13 @@ def read_json(path: Path) -> Any:
         raise RepperError(f"there is no file {path}") from error
     except (OSError, ValueError) as error:
         raise RepperError(f"{path} is damaged or not JSON ({error})") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RepperError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RepperError(f"{path} is not a TOML file: {error}") from error

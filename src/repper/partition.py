@@ -193,7 +193,7 @@ def split(
             for held in (data.train, data.test)
         )
         return Partition(train, test, settings)
-    for _ in range(TRIES):
+    for tries in range(1, TRIES + 1):
         shares = (
             rng.dirichlet([alpha] * clients, classes)
             if kind == "dirichlet"
@@ -201,7 +201,9 @@ def split(
         )
         train_counts, test_counts = _counts_by_share(data, shares)
         if train_counts.sum(0).min() >= min_train and test_counts.sum(0).min() >= min_test:
-            return Partition(*_deal(data, train_counts, test_counts, rng), settings)
+            # Least sizes that reject many draws make the clients' sizes more alike than alpha says.
+            dealt = _deal(data, train_counts, test_counts, rng)
+            return Partition(*dealt, settings | {"tries": tries})
     raise RepperError(
         f"none of {TRIES} {kind} draws gave each of {clients} clients {min_train} train and "
         f"{min_test} test images: use fewer clients, a lower --min-train"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from repper.edge.saved_head import Array, SavedHead, unit_rows
 from repper.errors import RepperError
 from repper.heads import HEADS
+from repper.heads.prior import log_prior
 
 if TYPE_CHECKING:
     from repper.heads.head import Head
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 KEEP = "keep"
 FINETUNE = "finetune"
 COMMON = "common"
+COMMON_TUNED = "common+finetune"
+NEED_COMMON = (COMMON, COMMON_TUNED)
+"""Those that begin with the head that all clients have trained together, in a last stage."""
 NEED_A_HEAD = (KEEP, FINETUNE)
 """Those that begin with the head that the method itself has trained."""
 Settings = tuple[tuple[str, object], ...]
 
 
 def personalizer_names() -> tuple[str, ...]:
-    return (KEEP, FINETUNE, COMMON, *HEADS)
+    return (KEEP, FINETUNE, *NEED_COMMON, *HEADS)
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,26 @@ class UseCommon(Personalizer):
 
     def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
         weight, bias = _trained(COMMON, learner)
-        counts = np.bincount(learner.train.labels, minlength=len(names)) + self.smoothing
-        prior = np.log(counts / counts.sum()).astype(np.float32)
+        prior = log_prior(learner.train.labels, len(names), self.smoothing).astype(np.float32)
         return _linear(COMMON, weight, bias + prior, names, learner.train.encoder)
+
+
+@final
+@dataclass(frozen=True)
+class TuneCommon(Personalizer):
+    """Add a residual of one's own to the common head, as far as one's own images speak for it.
+
+    Where clients' images differ, and not only their class mix, this can be better than `UseCommon`.
+    """
+
+    smoothing: float
+
+    needs_common = True
+
+    def begin(self, learner: Learner) -> Head:
+        from repper.heads.pulled import PulledHead
+
+        return PulledHead(smoothing=self.smoothing, start=_trained(COMMON_TUNED, learner))
 
 
 @final

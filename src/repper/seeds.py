@@ -20,6 +20,8 @@ class Purpose(IntEnum):
     SEND = 8
     SETTLE = 9
     PERSONALIZE = 10
+    TUNING = 11
+    SHIFT = 12
     DATA_PART = 20
 
 

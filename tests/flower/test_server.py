@@ -233,3 +233,51 @@ def test_the_settings_of_a_run_are_read_back():
     assert apps.config_in({"rounds": 3, "lr": 1, "out": "", "sites": "a,b"}).lr == 1.0
     with pytest.raises(RepperError, match="'colour', which is no setting"):
         apps.config_in({"colour": "red"})
+
+
+COMMON = replace(CONFIG, method="repper", personalize="common", own={"common_rounds": 2})
+
+
+def federate_common(folder, images, personalize="common"):
+    nodes, said = Home(folder / "sites", images), []
+    federation = Federation(
+        replace(COMMON, personalize=personalize), folder / "run", ("site0", "site1"), CLASSES
+    )
+    result = run_federation(federation, nodes, lambda kind, **event: said.append((kind, event)))
+    return result, said
+
+
+@pytest.mark.parametrize("personalize", ["common", "common+finetune"])
+def test_sites_train_a_common_head_to_the_bit_of_a_run(tmp_path, image_folders, personalize):
+    settings = {n: getattr(COMMON, n) for n in ("rounds", "epochs", "width", "participation", "image_size", "knn", "method")}  # fmt: skip
+    alone = api.run(
+        str(image_folders), partition="folders", engine="serial", out=tmp_path / "alone",
+        personalize=personalize, common_rounds=2, **settings,
+    )  # fmt: skip
+    result, _ = federate_common(tmp_path, image_folders, personalize)
+    assert result["encoder_digest"] == alone.result["encoder_digest"]
+    accuracies = [score.accuracy for score in alone.scores()]
+    assert list(result["sites"].values()) == accuracies
+    ours, theirs = (read_params(f / "common.safetensors")[0] for f in (tmp_path / "run", tmp_path / "alone"))  # fmt: skip
+    assert digest(ours) == digest(theirs)
+
+
+def test_a_site_may_decline_the_common_head_and_fits_alone(tmp_path, image_folders):
+    home = tmp_path / "sites" / "site1"
+    nodes, said = Home(tmp_path / "sites", image_folders), []
+    replace(Site.open(home), share_head=False).save()
+    federation = Federation(COMMON, tmp_path / "run", ("site0", "site1"), CLASSES)
+    result = run_federation(federation, nodes, lambda kind, **event: said.append((kind, event)))
+    # Both train the encoder in two rounds; in the three of the common stage there is one.
+    cohorts = [event["cohort"] for kind, event in said if kind == "round"]
+    assert cohorts == [[0, 1], [0, 1], [0], [0], [0]]
+    assert {*result["rounds_without"]} == {"3", "4", "5"}
+    assert result["rounds_without"]["3"] == {"site1": "it does not share a head"}
+    assert not [event for kind, event in said if kind == "note" and "again" in event["text"]]
+    kinds = {
+        name: json.loads((run / "result.json").read_text())["personalize"]
+        for name in ("site0", "site1")
+        for run in (tmp_path / "sites" / name / "runs").iterdir()
+    }
+    assert kinds == {"site0": "common", "site1": "linear"}
+    assert len(result["personalized"]) == 2

@@ -15,6 +15,7 @@ from repper.config_file import read_config
 from repper.errors import RepperError
 from repper.options import Option
 from repper.registry import is_reference
+from repper.runs.row import split_name
 from repper.things import KINDS_OF_THINGS
 
 REUSE = "take trainings of equal settings that are finished in this folder, from another command"
@@ -121,8 +122,10 @@ def own_options(arguments: Sequence[str]) -> dict[str, Option]:
             continue
         text = value if equals else arguments[place + 1]
         for row in text.split(",") if kind == "methods" else [text]:
-            method, _, last = row.strip().partition("+")
-            named = {"method": method, "personalize": last} if kind == "methods" else {kind: text}
+            named = {kind: text}
+            if kind == "methods":
+                method, _, last = split_name(row)
+                named = {"method": method, "personalize": last}
             for name, reference in named.items():
                 if is_reference(reference):
                     found |= options_of_own(name, reference)

@@ -55,6 +55,10 @@ def add_commands(add: AddCommand) -> None:
     node.add_argument("--ca", required=True, type=path, metavar="FILE", help="the server's ca.crt")
     node.add_argument("--share-scores", action="store_true", help="tell the server its accuracy")
     node.add_argument(
+        "--no-common-head", action="store_true",
+        help="take no part in a head that sites train together; fit a linear one alone",
+    )  # fmt: skip
+    node.add_argument(
         "--skip-unreadable", action="store_true", help=OPTIONS["skip_unreadable"].help
     )
     node.add_argument("--device", default="auto", metavar="X", help=OPTIONS["device"].help)
@@ -69,7 +73,7 @@ def add_commands(add: AddCommand) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
-        help="seconds after which it is said who is waited for in a round (default: never)",
+        help="after S seconds, print which sites this round is still waiting for (default: never)",
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
@@ -161,6 +165,7 @@ def _node(options: argparse.Namespace) -> int:
     public = make_site_key(home / "site.key")
     Site(
         home, str(data), share_scores=options.share_scores,
+        share_head=not options.no_common_head,
         skip_unreadable=options.skip_unreadable, device=options.device,
     ).save()  # fmt: skip
     print(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):\n{public}")

@@ -26,6 +26,7 @@ from repper.paper.events import (
 )
 from repper.runs.compare import CellStarted
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
+from repper.runs.sweep import SweepStep, Swept
 from repper.text_table import figure
 
 
@@ -65,7 +66,7 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
-    def show(self, event: ReproduceEvent) -> None:
+    def show(self, event: ReproduceEvent | SweepStep | Swept) -> None:
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, RoundDone):
@@ -76,6 +77,9 @@ class Display:
             self._say(f"finished: {event.run.folder}")
         elif isinstance(event, CellStarted):
             self._cell(event)
+        elif isinstance(event, SweepStep):
+            key = event.setting.replace("_", "-")
+            self._say(f"({event.number} of {event.values}) {key} {event.value}")
         elif isinstance(event, PanelStarted):
             self._say(f"[{event.number}/{event.panels}] {event.panel.name}")
         elif isinstance(event, PanelMissing):

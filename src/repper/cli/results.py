@@ -17,6 +17,7 @@ from repper.paper.events import Estimate
 from repper.paper.reproduction import Reproduction
 from repper.runs.comparison import Comparison
 from repper.runs.run import Run
+from repper.runs.sweep import Sweep
 from repper.text_table import figure
 
 CLIENTS_SHOWN = 40
@@ -62,11 +63,22 @@ def print_comparison(comparison: Comparison) -> None:
     heading, *rows = comparison.cells("[bold]{}[/bold]", "[underline]{}[/underline]")
     table = Table(caption=comparison.caption(), caption_justify="left")
     for place, column in enumerate(heading):
-        table.add_column(column, justify="right" if place else "left")
+        table.add_column(escape(column), justify="right" if place else "left")
     for name, accuracy, *figures in rows:
         table.add_row(escape(name), accuracy, *map(escape, figures))
     console.print(table)
     console.print(f"Comparison: {comparison.folder}", soft_wrap=True, markup=False)
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """The table over the values of a setting."""
+    console = _console(160)
+    heading, *rows = sweep.cells(f"{BEST}{{}}{BEST}")
+    table = Table(*map(escape, heading), caption=escape(sweep.caption()), caption_justify="left")
+    for row in rows:
+        table.add_row(*map(_marked, row))
+    console.print(table)
+    console.print(f"Sweep: {sweep.folder}", soft_wrap=True, markup=False)
 
 
 def print_reproduction(reproduction: Reproduction) -> None:

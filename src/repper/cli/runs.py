@@ -81,14 +81,20 @@ def _add_compare(add: AddCommand) -> None:
     compare = add("compare", "run several methods under equal conditions, into one table", _compare)
     compare.add_argument(
         "--methods", required=True, metavar="ROWS",
-        help=f"rows such as repper+linear,fedavg,fedavg+finetune (methods: {', '.join(METHODS)})",
+        help="rows such as repper+linear,fedavg,fedavg+finetune; a row's own settings in brackets, "
+        f"'fedavg[lr=0.01 augment=weak]+finetune' (methods: {', '.join(METHODS)})",
     )  # fmt: skip
     compare.add_argument(
         "--seeds", default="1", metavar="N", help="how many seeds, from --seed on (default: 1)"
     )
     compare.add_argument(
-        "--augment-for", metavar="METHOD=LEVEL,...",
-        help="another --augment for some methods, such as fedavg=none,fedprox=none",
+        "--tune", type=path, metavar="FILE",
+        help="TOML file of settings to try: each row chooses from equally many, on training images "
+        "that are set apart",
+    )  # fmt: skip
+    compare.add_argument(
+        "--sweep", metavar="SETTING=V,V,..",
+        help="a comparison at every value of a setting, such as alpha=0.1,0.5,1",
     )  # fmt: skip
     compare.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
     add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
@@ -106,20 +112,30 @@ def _compare(options: argparse.Namespace) -> int:
         warm_up(config.engine)
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
-        from repper.cli.results import print_comparison
+        from repper.cli.results import print_comparison, print_sweep
         from repper.runs.compare import Compared, compare, rows_of
-    rows = rows_of(options.methods, options.augment_for)
+        from repper.runs.sweep import Swept, asked_for, sweep
+        from repper.runs.tune import read_tuning
+    rows = rows_of(options.methods)
     say_what_is_idle(given, [row.config(config, config.seed, Path()) for row in rows])
+    how = {
+        "resume": options.resume, "overwrite": options.overwrite, "reuse": options.reuse,
+        "tuning": read_tuning(options.tune) if options.tune else None,
+    }  # fmt: skip
     with Display() as display:
-        for event in compare(
-            config, rows, seeds, resume=options.resume, overwrite=options.overwrite,
-            reuse=options.reuse,
-        ):  # fmt: skip
+        for event in (
+            sweep(config, rows, seeds, *asked_for(options.sweep), **how)
+            if options.sweep
+            else compare(config, rows, seeds, **how)
+        ):
             display.show(event)
     if isinstance(event, Compared):
         print_comparison(event.comparison)
-        if options.json:
-            print(json.dumps(event.comparison.as_dict()))
+    elif isinstance(event, Swept):
+        print_sweep(event.sweep)
+    if isinstance(event, Compared | Swept) and options.json:
+        found = event.comparison if isinstance(event, Compared) else event.sweep
+        print(json.dumps(found.as_dict()))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -110,3 +110,22 @@ class Dataset:
             sha.update(np.ascontiguousarray(split.images).data)
             sha.update(np.ascontiguousarray(split.labels.astype("<i8", copy=False)).data)
         return sha.hexdigest()
+
+
+def set_apart(data: Dataset, share: float, random: np.random.Generator) -> Dataset:
+    """The training images alone, a share of each class (of each client) as the ones to test on."""
+    labels = data.train.labels
+    owners = data.owners[0] if data.owners is not None else np.zeros_like(labels)
+    chosen = np.zeros(len(labels), bool)
+    for owner, label in np.unique(np.stack([owners, labels], 1), axis=0):
+        rows = random.permutation(np.flatnonzero((owners == owner) & (labels == label)))
+        chosen[rows[: round(share * len(rows))]] = True
+    if not chosen.any() or chosen.all():
+        raise RepperError(
+            f"data set {data.name!r} has too few training images to set {share:.0%} of each class "
+            f"apart"
+        )
+    train, test = (Split(data.train.images[part], labels[part]) for part in (~chosen, chosen))
+    note = f"{len(train)} training images; {len(test)} more set apart to choose settings on"
+    parts = (owners[~chosen], owners[chosen]) if data.owners is not None else None
+    return replace(data, train=train, test=test, note=note, owners=parts)

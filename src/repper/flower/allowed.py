@@ -11,7 +11,7 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.options import Option
-from repper.personalize import COMMON
+from repper.personalize import NEED_COMMON
 from repper.registry import is_reference
 
 FROM_SERVER = frozenset({
@@ -26,7 +26,7 @@ NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
     "classes_per_client", "min_train", "min_test", "stage1_clients", "compile", "init_clients",
     "head_curve", "personalize_clients", "evaluate_every", "validation", "knn", "engine", "workers",
-    "device", "tensorboard",
+    "device", "tensorboard", "shift",
 })  # fmt: skip
 """The rest: the site's own business, or nothing that a federation can do."""
 
@@ -36,7 +36,7 @@ def is_bounded(option: Option) -> bool:
     return option.kind is not str or option.choices is not None
 
 
-OF_CLIENTS = {*METHODS, *HEADS, COMMON}
+OF_CLIENTS = {*METHODS, *HEADS, *NEED_COMMON}
 TRAVELS = tuple(
     name
     for name, option in OPTIONS.items()

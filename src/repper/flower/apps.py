@@ -94,6 +94,8 @@ def who(message: Message, context: Context) -> Message:
 @answering
 def fit(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
+    if reason := part.declines(told["stage"]):
+        return wire.said({"declined": reason}, message)
     part.go_back_to(told["last"])
     part.receive(wire.received_in(message), told["stage"])
     update = part.clients.fit(told["client"], told["round"])

@@ -172,7 +172,8 @@ class GridEngine(Engine):
     ) -> Iterator[Answer | Absent]:
         """Ask each client until it has given a good answer, or can be done without.
 
-        A bad answer is asked for once more: one that is bad again would be so for ever.
+        A bad answer is asked for once more: one that is bad again would be so for ever. One that
+        declines is not asked again.
         """
         own = self.told_to(clients)
         asking = Asking(
@@ -202,6 +203,10 @@ class GridEngine(Engine):
                         raise RepperError(str(answer.reason).strip() or f"error {answer.code}")
                     if problem := wire.problem_in(answer):
                         raise RepperError(problem)
+                    if reason := wire.declined_in(answer):
+                        del waiting[client]
+                        yield Absent(client, wire.one_line(reason))
+                        continue
                     good = read(answer, client)
                 except RepperError as error:
                     waiting[client] = why = wire.one_line(str(error))

@@ -31,16 +31,20 @@ from repper.evaluate import summarize
 from repper.files import write_atomically
 from repper.flower.allowed import TRAVELS, check_allowed
 from repper.hardware import resolve_device
+from repper.methods.common import CommonHead
 from repper.methods.stage import stage_at
 from repper.names import is_encoder
 from repper.params import Params, select
 from repper.partition import Partition
+from repper.personalize import NEED_COMMON
 from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
 
 SETTINGS = "site.toml"
 CHANNELS, IMAGE_SIZE = 3, 32
+ALONE = "linear"
+"""What a site does last that does not share a head where others do."""
 MOST_CLIENTS, LARGEST_IMAGE = 10_000, 512
 """What a server may ask of a site's memory and disk."""
 
@@ -66,6 +70,8 @@ class Site:
     home: Path
     data: str
     share_scores: bool = False
+    share_head: bool = True
+    """Whether it trains a head together with the others. If not, it fits one alone."""
     skip_unreadable: bool = False
     device: str = "auto"
 
@@ -100,6 +106,8 @@ class Site:
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise TellableError("invalid client, round or stage number in the request")
         config = Config(**settings, data=self.data, device=resolve_device(self.device))
+        if not self.share_head and config.personalize_as() in NEED_COMMON:
+            config = replace(config, overrides={client: {"personalize": ALONE}})
         if config.clients > MOST_CLIENTS or (config.image_size or 0) > LARGEST_IMAGE:
             raise TellableError(
                 f"it takes part with at most {MOST_CLIENTS} clients and images of {LARGEST_IMAGE} "
@@ -160,6 +168,12 @@ class Part:
             if not store.begun:
                 store.begin(self.plan.first_kept())
         return Clients.of(self.plan.work, self.images)
+
+    def declines(self, stage: int) -> str:
+        """Why this site does not take part in a stage, if it does not."""
+        stages = self.plan.work.stages
+        common = stage < len(stages) and isinstance(stages[stage].method, CommonHead)
+        return "it does not share a head" if common and not self.site.share_head else ""
 
     def receive(self, received: Params, stage: int) -> None:
         if stage >= len(self.plan.work.stages):

@@ -102,6 +102,12 @@ def problem_in(reply: Message) -> str:
     return str(told.get("problem", "")) if told else ""
 
 
+def declined_in(reply: Message) -> str:
+    """Why a client does not want to do what it was asked, if it says so."""
+    told = reply.content.config_records.get(TOLD)
+    return str(told.get("declined", "")) if told else ""
+
+
 def personal_text(personal: Personal) -> str:
     """A client's whole result, for a simulation, where scores are ours anyway."""
     content = asdict(personal)

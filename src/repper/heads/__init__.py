@@ -28,6 +28,7 @@ HEAD_SETTINGS: Registry[type[HeadSettings | CommonSettings]] = Registry(
         "svm": "repper.heads.settings:SVMSettings",
         "logistic": "repper.heads.settings:LogisticSettings",
         "common": "repper.heads.settings:CommonSettings",
+        "common+finetune": "repper.heads.settings:CommonSettings",
     },
 )
 """The same names, for those who only ask what can be set, and the head that all train together."""

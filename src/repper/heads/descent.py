@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from repper.batches import batches
+from repper.batches import batch_sizes, batches, even_size
 from repper.edge.saved_head import Array
 from repper.errors import RepperError
 from repper.heads.head import Fitted, Head, stops
@@ -45,14 +45,15 @@ class DescentHead(Head):
         """Train the network in place; every epoch's end is a stop."""
         random = torch.Generator().manual_seed(self.random_state)
         features, labels = torch.tensor(x), torch.tensor(codes)
-        steps = len(list(batches(len(x), self.batch, random)))
+        size = even_size(len(x), self.batch)
+        steps = len(batch_sizes(len(x), size))
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
         optimizer = kinds[self.optimizer](
             network.parameters(), lr=self.lr, weight_decay=self.weight_decay, **momentum
         )
         for _ in range(self._epochs(steps)):
-            for rows in batches(len(x), self.batch, random):
+            for rows in batches(len(x), size, random):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(network(features[rows]), labels[rows]).backward()
                 optimizer.step()

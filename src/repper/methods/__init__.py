@@ -28,6 +28,7 @@ METHODS: Registry[type[Method]] = Registry(
         "moon": "repper.methods.moon:MOON",
         "feddbe": "repper.methods.feddbe:FedDBE",
         "fedetf": "repper.methods.fedetf:FedETF",
+        "calibrated": "repper.methods.calibrated:Calibrated",
     },
     own="repper.methods.method:Method",
 )

@@ -28,7 +28,13 @@ class RepPer(Method):
         "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
     )
     loss: str = setting("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
-    temperature: float = setting(0.1, "temperature of RepPer's loss", least=1e-6)
+    temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
+    views: int = setting(
+        2,
+        "views of an image in a batch; with one, only other images of its class are positives",
+        least=1,
+        most=2,
+    )
 
     personalize: ClassVar[str] = "linear"
 
@@ -46,7 +52,7 @@ class RepPer(Method):
         return True
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
-        return (Phase(everything, epochs, self.contrast, views=2),)
+        return (Phase(everything, epochs, self.contrast, views=self.views),)
 
     def contrast(self, seen: Seen) -> Tensor:
         """Equations 4 and 5, on the projection where there is one."""

@@ -17,9 +17,9 @@ from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS
 from repper.runs.compare import SETTINGS as COMPARISON
 from repper.runs.comparison import TABLE, Comparison
-from repper.runs.row import Row
 from repper.runs.run import Run
 from repper.runs.run_folder import CONFIG, PARTITION, read_run_config
+from repper.runs.sweep import SWEEP
 
 CHANGED_BY_JOIN = {"seed", "head_curve", "personalize"}
 """Settings that are not the run's when nothing is said of them."""
@@ -54,6 +54,10 @@ def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
             for subject in [_comparison(result.comparison.folder, result.panel.name)]
         ]
         return shown, found
+    if (folder / f"{SWEEP}.json").is_file():
+        kept = read_json(folder / f"{SWEEP}.json")
+        shown = [_comparison(folder / name, name.replace("=", " ")) for name in kept["folders"]]
+        return shown, None
     if (folder / COMPARISON).is_file():
         return [_comparison(folder, folder.resolve().name)], None
     if (folder / CONFIG).is_file():
@@ -74,12 +78,9 @@ def _comparison(folder: Path, title: str) -> Subject:
     rows = comparison.runs()
     if missing := [name for name, runs in rows.items() if not all(run.finished for run in runs)]:
         raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
-    asked = [Row.named(name) for name in comparison.asked_rows]
-    extra = "--methods " + ",".join(f"{row.method}+{row.personalize}" for row in asked)
+    extra = "--methods " + quote(",".join(comparison.asked_rows))
     if comparison.asked_seeds > 1:
         extra += f" --seeds {comparison.asked_seeds}"
-    if augment := {row.method: row.augment for row in asked if row.augment}:
-        extra += " --augment-for " + ",".join(f"{m}={level}" for m, level in augment.items())
     common = Config(**read_config(folder / COMPARISON))
     return Subject(title, rows, comparison, f"{command_of('compare', common, folder)} {extra}")
 

@@ -20,13 +20,16 @@ from repper.options import check_fields
 from repper.partition import Partition, by_folders, read_partition, split
 from repper.personalize import (
     COMMON,
+    COMMON_TUNED,
     FINETUNE,
     KEEP,
+    NEED_COMMON,
     FineTune,
     FitHead,
     Keep,
     Personalizer,
     Personalizers,
+    TuneCommon,
     UseCommon,
 )
 
@@ -76,7 +79,8 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
         raise RepperError(
             f"stages of {type(method).__name__} must return a tuple of Stage, got {stages!r}"
         )
-    if COMMON in {config.personalize_as(client) for client in (None, *config.overrides)}:
+    last = {config.personalize_as(client) for client in (None, *config.overrides)}
+    if last & {*NEED_COMMON}:
         own = CommonSettings(**config.own_of(CommonSettings, "personalize"))
         stages = (*stages, common_stage(asked, clients, own))
     return stages
@@ -92,8 +96,9 @@ def build_personalizers(config: Config) -> Personalizers:
 def _personalizer(config: Config, kind: str) -> Personalizer:
     if kind == KEEP:
         return Keep()
-    if kind == COMMON:
-        return UseCommon(CommonSettings(**config.own_of(CommonSettings, "personalize")).smoothing)
+    if kind in NEED_COMMON:
+        own = CommonSettings(**config.own_of(CommonSettings, "personalize"))
+        return {COMMON: UseCommon, COMMON_TUNED: TuneCommon}[kind](own.smoothing)
     if kind == FINETUNE:
         return FineTune(tuple(config.own_of(HEADS["linear"], "personalize").items()))
     unit = config.head_input == "z"

@@ -6,17 +6,18 @@ that differ only in what clients do last share one training: later ones branch o
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repper.config import OPTIONS, Config, check_known
+from repper.config import Config, check_known
 from repper.config_file import read_config, write_config
 from repper.datasets.dataset import Dataset
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
-from repper.files import check_one_of, check_same
+from repper.files import check_one_of, check_same, read_json, write_atomically
 from repper.hardware import resolve_device, resolve_precision
 from repper.methods import METHODS, Method
 from repper.partition import read_partition
@@ -28,11 +29,12 @@ from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan
 from repper.runs.reuse import Trainings, branch
-from repper.runs.row import CELLS, Row
+from repper.runs.row import CELLS, Row, Settings, row_settings, split_name
 from repper.runs.run import Run
+from repper.runs.tune import MOST_SEEDS, TUNING, Tuning, choose
 
 SETTINGS = "comparison.toml"
-MOST_SEEDS = 1000
+TUNED = "tuning.json"
 PER_CELL = {"method", "personalize", "seed"}
 """Settings in which the cells of one comparison may differ."""
 
@@ -63,59 +65,42 @@ Rowlike = str | Method | tuple[str | Method, str]
 """A row: `fedavg+finetune`, a method as a value, or a method and what its clients do last."""
 
 
-def rows_of(rows: str | Sequence[Rowlike], augment_for: str | None = None) -> list[Row]:
-    """Rows from `repper+linear,fedavg,fedavg+finetune` and `fedavg=none,fedprox=none`."""
+def rows_of(rows: str | Sequence[Rowlike]) -> list[Row]:
+    """Rows from `repper+linear,fedavg[augment=weak],fedavg+finetune`."""
     listed: Sequence[Rowlike] = rows
     if isinstance(rows, str):
         listed = [row.strip() for row in rows.split(",") if row.strip()]
-    augment = _augment_for(augment_for or "")
     found: list[Row] = []
     for one in listed:
-        row = _row(one, augment)
+        row = _row(one)
         if row.name in [other.name for other in found]:
             raise RepperError(f"--methods names {row.name} twice")
         found.append(row)
     if not found:
         raise RepperError("--methods names no method")
-    if unused := set(augment) - {row.method for row in found}:
-        raise RepperError(f"--augment-for names {min(unused)}, which is not among the --methods")
     return found
 
 
-def _row(one: Rowlike, augment: Mapping[str, str]) -> Row:
+def _row(one: Rowlike) -> Row:
     given, last = one if isinstance(one, tuple) else (one, "")
+    settings: Settings = ()
     if isinstance(given, Method):
         method = METHODS.name_of(type(given)) or reference_to(type(given))
         name = type(given).__name__
         kind, value = type(given), given
     else:
         name = given
-        method, plus, after = given.partition("+")
-        last = after if plus else last
+        method, texts, after = split_name(given)
+        last = after or last
         if method not in METHODS and not is_reference(method):
             raise unknown("method in --methods", method, METHODS)
         method = absolute_reference(method) if is_reference(method) else method
         kind, value = METHODS[method], None
+        settings = row_settings(name, texts)
     last = last or kind.personalize
     if last not in personalizer_names() and not is_reference(last):
         raise unknown(f"personalizer of {name} in --methods", last, personalizer_names())
-    return Row(method, last, augment.get(method), value)
-
-
-def _augment_for(text: str) -> dict[str, str]:
-    found = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        method, equals, level = part.partition("=")
-        if not equals:
-            raise RepperError(
-                f"--augment-for takes method=level, such as fedavg=none, got {part!r}"
-            )
-        if method not in METHODS:
-            raise unknown("method in --augment-for", method, METHODS)
-        if method in found:
-            raise RepperError(f"--augment-for names {method} twice")
-        found[method] = OPTIONS["augment"].check(level)
-    return found
+    return Row(method, last, settings, value)
 
 
 def compare(
@@ -127,25 +112,36 @@ def compare(
     resume: bool = False,
     overwrite: bool = False,
     reuse: Path | None = None,
+    tuning: Tuning | None = None,
 ) -> Iterator[CellStarted | Event | Compared]:
     """Run all cells that are not finished, and yield what happens.
 
     `config` holds what the cells have in common; the seeds are `config.seed` and those after it.
-    Trainings that are finished somewhere in the folder `reuse` are not made again.
+    Trainings that are finished somewhere in the folder `reuse` are not made again. With `tuning`,
+    rows first choose settings of their own: a comparison of all tries, in a folder of its own, on
+    other seeds and without any test image.
     """
     elsewhere = check_asked(config, seeds, reuse)
     precision = resolve_precision(config.precision, resolve_device(config.device))
     config = replace(config, precision=precision)
     folder = Path(config.out or Path("runs") / f"compare-{config.name()}")
     _check_folder(folder, config, resume=resume, overwrite=overwrite)
+    if resume:
+        _check_tuning(folder, tuning)
     if overwrite:
         manifest = config.partition if config.partition.endswith(".json") else None
         _check_kept(folder, {"--reuse": reuse, "--init": config.init, "--partition": manifest})
     data = data or load_data(config)
     check_known(config, [row.config(config, config.seed, folder) for row in rows])
     for row in rows:
+        row.check(config)
         plan(row.config(config, config.seed, folder), data)
-    cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
+    tries = tuning.tries_of(rows, config) if tuning else {}
+    if tuning:
+        tuning_config, apart = tuning.setting_apart(config, folder, data)
+        for row in [one for some in tries.values() for one in some]:
+            row.check(config)
+            plan(row.config(tuning_config, tuning_config.seed, folder), apart)
     hashes = {
         seed: build_partition(replace(config, seed=seed), data).hash
         for seed in range(config.seed, config.seed + seeds)
@@ -154,6 +150,17 @@ def compare(
         if overwrite:
             _clear(folder)
         write_config(folder / SETTINGS, config)
+        if tuning:
+            write_atomically(folder / TUNED, json.dumps(tuning.settings()))
+            every = list(dict.fromkeys(one for some in tries.values() for one in some))
+            for event in compare(
+                tuning_config, every, tuning.seeds, apart, resume=True, reuse=reuse
+            ):
+                if isinstance(event, Compared):
+                    found = event.comparison
+                yield event
+            rows = choose(tries, found)
+        cells = [(row, seed) for seed in range(config.seed, config.seed + seeds) for row in rows]
         for number, (row, seed) in enumerate(cells, start=1):
             cell = row.config(config, seed, folder)
             target = row.cell(folder, seed)
@@ -173,8 +180,8 @@ def compare(
                 () if source else tuple(damaged),
             )  # fmt: skip
             yield from execute(cell, data, resume=True)
-            if found := Comparison.of(folder, config, rows, seeds):
-                found.write()  # what there is of it can be read before all is done
+            if so_far := Comparison.of(folder, config, rows, seeds):
+                so_far.write()  # what there is of it can be read before all is done
         comparison = Comparison.of(folder, config, rows, seeds)
         if comparison is None or comparison.so_far:
             raise RepperError(f"runs were taken away from {folder}: run it again with --resume")
@@ -209,12 +216,12 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
 
 def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
     """Refuse to delete what the comparison is to begin with."""
-    cells = (folder / CELLS).resolve()
+    gone = {(folder / name).resolve() for name in (CELLS, TUNING)}
     for flag, path in used.items():
         if path is None:
             continue
         own = Path(path).resolve()
-        if own == cells.parent or cells in (own, *own.parents):
+        if own == folder.resolve() or gone & {own, *own.parents}:
             raise RepperError(
                 f"--overwrite would delete what {flag} {path} needs: choose another --out"
             )
@@ -222,10 +229,11 @@ def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what a comparison has written, its tables first."""
-    for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS):
+    for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS, folder / TUNED):
         path.unlink(missing_ok=True)
-    if (folder / CELLS).exists():
-        shutil.rmtree(folder / CELLS)
+    for path in (folder / CELLS, folder / TUNING):
+        if path.exists():
+            shutil.rmtree(path)
 
 
 def _check_same_images(cell: Path, data: Dataset, partition: str) -> None:
@@ -249,6 +257,21 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
         check_same(folder, "comparison", _common(earlier), _common(config))
     elif run_folder.holds_more(folder):
         raise RepperError(f"--out {folder} is not empty and holds no comparison: choose another")
+
+
+def _check_tuning(folder: Path, tuning: Tuning | None) -> None:
+    """Refuse to go on with a comparison whose rows were tuned otherwise, or not at all."""
+    if not (folder / SETTINGS).is_file():
+        return
+    before = read_json(folder / TUNED) if (folder / TUNED).is_file() else None
+    now = tuning.settings() if tuning else None
+    if before != now:
+        was, given = (
+            "with [tuning] " + str(one) if one else "without --tune" for one in (before, now)
+        )
+        raise RepperError(
+            f"{folder} was begun {was}, and is to go on {given}: choose another --out"
+        )
 
 
 def _common(config: Config) -> Mapping[str, object]:

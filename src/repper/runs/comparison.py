@@ -48,6 +48,10 @@ class Line:
     bytes_up: float
     bytes_down: float
     seconds: float
+    tries: int | None = None
+    """How many settings the row's own were chosen from."""
+    asked: str = ""
+    """The row's name without those."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Comparison:
         reference = next((row for row in rows if row.method == "repper"), rows[0])
         accuracies = {row: _accuracies(of_row) for row, of_row in runs.items()}
         lines = [
-            _line(row.name, of_row, accuracies[row], accuracies[reference], row == reference)
+            _line(row, of_row, accuracies[row], accuracies[reference], row == reference)
             for row, of_row in runs.items()
         ]
         return cls(folder, reference.name, tuple(done), tuple(lines), asked, seeds)
@@ -183,7 +187,8 @@ class Comparison:
             "row", "accuracy", "over clients", "head classes", "tail classes", "worst tenth",
             f"minus {self.reference}", "images", "MB up", "MB down", "seconds",
         ]  # fmt: skip
-        table = [heading]
+        tuned = any(line.tries is not None for line in self.lines)
+        table = [[*heading, "tries"] if tuned else heading]
         for line in self.lines:
             deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
             accuracy = figure(line.accuracy) + deviation
@@ -200,6 +205,7 @@ class Comparison:
                     f"{line.bytes_up / 1e6:,.1f}",
                     f"{line.bytes_down / 1e6:,.1f}",
                     f"{line.seconds:,.0f}",
+                    *([str(line.tries or "-")] if tuned else []),
                 ]
             )
         return table
@@ -227,16 +233,25 @@ class Comparison:
 
     def caption(self) -> str:
         many = len(self.seeds) > 1
-        seeds = f"mean ± deviation of {len(self.seeds)} seeds" if many else "one seed"
-        over = "over seeds" if many else "over clients, without the chance in training"
+        seeds = f"mean ± sample deviation of {len(self.seeds)} seeds" if many else "one seed"
+        over = "over seeds" if many else "over clients, not counting seed-to-seed variation"
         unfinished = f"Not finished: {self.so_far} so far. " if self.so_far else ""
-        return unfinished + (
+        about = (
             f"Accuracy in %, the mean over clients of each one's accuracy on its own test images; "
-            f"{seeds}; best bold, second underlined. 'Over clients' is their deviation; head and "
-            f"tail classes are those of which a client has more and fewer images than of its "
-            f"median class; the worst tenth is of the clients. The difference is paired, client "
-            f"by client, with its {CONFIDENCE:.0%} interval {over}. Costs are of one seed, images "
-            f"and bytes of stage 1."
+            f"{seeds}; best bold, second underlined. 'Over clients' is their population deviation; "
+            f"head and tail classes are those of which a client has more and fewer images than of "
+            f"its median class; worst tenth: mean accuracy of the worst 10 % of clients. The "
+            f"difference is paired, client by client, with its {CONFIDENCE:.0%} interval {over}. "
+            f"Costs are of one seed, images and bytes of stage 1."
+        )
+        return unfinished + about + self._about_tries()
+
+    def _about_tries(self) -> str:
+        if all(line.tries is None for line in self.lines):
+            return ""
+        return (
+            " Each row chose the settings in its brackets from so many tries, on training images "
+            "that were set apart, with other seeds; no test image was looked at."
         )
 
 
@@ -259,7 +274,7 @@ def _accuracies(runs: Sequence[Run]) -> list[dict[int, float]]:
 
 
 def _line(
-    name: str,
+    row: Row,
     runs: Sequence[Run],
     own: Sequence[dict[int, float]],
     reference: Sequence[dict[int, float]],
@@ -278,7 +293,7 @@ def _line(
         for key in ("images", "bytes_up", "bytes_down")
     }
     return Line(
-        row=name,
+        row=row.name,
         accuracy=mean("mean"),
         deviation=float(np.std(means, ddof=1)) if len(means) > 1 else None,
         spread=mean("std"),
@@ -290,6 +305,8 @@ def _line(
         high=high,
         **costs,
         seconds=float(np.mean([sum(result["seconds"].values()) for result in results])),
+        tries=row.tries,
+        asked=row.asked or row.name,
     )
 
 

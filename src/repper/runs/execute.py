@@ -117,7 +117,7 @@ def execute(
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
 
     def fleet(planned: Plan) -> Engine:
-        return build(planned.work, planned.dealt.data, config.workers)
+        return build(planned.work, planned.dealt.images, config.workers)
 
     yield from carry_out(planned, fleet, resume=resume, overwrite=overwrite)
 

@@ -17,7 +17,7 @@ from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
-from repper.personalize import COMMON, NEED_A_HEAD
+from repper.personalize import NEED_A_HEAD, NEED_COMMON
 from repper.runs.build import load_data
 from repper.runs.execute import Event, execute
 from repper.runs.result import read_common
@@ -57,7 +57,7 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
             f"--personalize {personalize} begins with a head that was trained, and newcomers have "
             f"none: choose one of {', '.join(HEADS)}"
         )
-    if personalize == COMMON:
+    if personalize in NEED_COMMON:
         read_common(run.folder)
         settings = {"common_rounds": 0} | settings
     if same_clients and settings.get("clients") not in (None, before.clients):

@@ -41,6 +41,7 @@ from repper.runs.run import Run
 from repper.runs.tensorboard import check_tensorboard
 from repper.runs.trial import try_out
 from repper.seeds import Purpose, stream, torch_seed
+from repper.shift import check_shift, shifted
 from repper.transforms import Float16, Transform
 
 
@@ -69,6 +70,13 @@ class Dealt(Clientele):
 
     data: Dataset
     partition: Partition
+    shift: str = "none"
+    seed: int = 0
+
+    @property
+    def images(self) -> Dataset:
+        """The images as clients see them, each in its own way if they are shifted."""
+        return shifted(self.data, self.partition, self.shift, self.seed)
 
     def begin(self, folder: Path) -> None:
         self.partition.save(folder / run_folder.PARTITION, self.data)
@@ -179,6 +187,7 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
         partition.check(data)
         config = describe_partition(config, partition)
     check_clients(config)
+    check_shift(data, config.shift)
     folder = Path(config.out or Path("runs") / config.name())
     _check_init(config, folder)
     spec = spec_of(config, data.channels, data.size)
@@ -186,7 +195,8 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     networks, rule = initial_networks(config, work), config.build_rule()
     if config.sources:
         try_out(work, rule)
-    return Plan(config, folder, work, networks, rule, Dealt(data, partition)).in_folder()
+    dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition))
+    return Plan(config, folder, work, networks, rule, dealt).in_folder()
 
 
 def settled(config: Config) -> Config:

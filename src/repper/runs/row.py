@@ -2,76 +2,173 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repper.config import OPTIONS, Config
+from repper.errors import RepperError, unknown
 from repper.methods import Method
 from repper.options import options_of
 from repper.registry import is_reference
+from repper.things import STAGE1, STAGE2
 
 CELLS = "cells"
+Settings = tuple[tuple[str, Any], ...]
+
+
+def of_rows() -> list[str]:
+    """Settings in which rows may differ: how they train. Clients and their images are equal."""
+    named = ("method", "personalize")
+    groups = (STAGE1, STAGE2)
+    return [n for n, option in OPTIONS.items() if option.group in groups and n not in named]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a comparison, such as `fedavg+finetune`; `augment` where it has its own setting.
+    """A row of a comparison, such as `fedavg+finetune`.
 
-    `value` is a method that was given as such, with settings of its own.
+    `settings` are those it has for itself: `fedavg[augment=weak batch=64]+finetune`. `value` is a
+    method that was given as such. `tries` counts the settings among which its own were chosen.
     """
 
     method: str
     personalize: str
-    augment: str | None = None
+    settings: Settings = ()
     value: Method | None = None
+    tries: int | None = None
+    asked: str = ""
+    """The name it had before it chose settings."""
 
     @property
     def name(self) -> str:
-        own = {None: "", "none": " (no augmentation)"}
-        return self._label + own.get(self.augment, f" ({self.augment} augmentation)")
-
-    @property
-    def _label(self) -> str:
-        """The method and what clients do last: of the user's own, the names of the classes."""
+        """As `--methods` takes it; of the user's own things, with the names of their classes."""
         method, last = (
             text.rpartition(":")[2] if is_reference(text) else text
             for text in (self.method, self.personalize)
         )
+        given = []
         if self.value is not None:
             options = options_of(type(self.value))
-            found = {n: getattr(self.value, n) for n, o in options.items()}
-            given = [f"{n}={v}" for n, v in found.items() if v != options[n].default]
-            method += f"[{' '.join(given)}]" if given else ""
-        return f"{method}+{last}"
+            found = {n: getattr(self.value, n) for n in options}
+            given = [(n, v) for n, v in found.items() if v != options[n].default]
+        given += self.settings
+        own = " ".join(f"{name.replace('_', '-')}={_text(value)}" for name, value in given)
+        return f"{method}[{own}]+{last}" if own else f"{method}+{last}"
 
     @classmethod
     def named(cls, name: str) -> Row:
         """The row that has this name."""
-        main, _, own = name.partition(" (")
-        method, _, personalize = main.partition("+")
-        level = own.removesuffix(" augmentation)") or None
-        return cls(method, personalize, "none" if level == "no" else level)
+        method, settings, last = split_name(name)
+        if not all(n in OPTIONS for n, _ in settings):  # those of a class that only its file knows
+            return cls(name.partition("]")[0] + "]", last)
+        return cls(method, last, tuple((n, OPTIONS[n].parse(text)) for n, text in settings))
+
+    def having(self, settings: Mapping[str, Any]) -> Row:
+        """The same row with some more settings of its own."""
+        return replace(self, settings=in_order({**dict(self.settings), **settings}))
 
     @property
-    def training(self) -> tuple[str, str | None, Method | None]:
+    def training(self) -> tuple[str, Settings, Method | None]:
         """Rows of the same training differ only in what clients do last."""
-        return self.method, self.augment, self.value
+        own = sorted((n, v) for n, v in self.settings if OPTIONS[n].group != STAGE2)
+        return self.method, tuple(own), self.value
 
     def cell(self, folder: Path, seed: int) -> Path:
         """Where this row's run with a seed is in the comparison's folder."""
-        parts = [self._label.replace(" ", "-"), self.augment, f"seed{seed}"]
-        return folder / CELLS / "-".join(filter(None, parts))
+        usual = self.name.replace("]", "").replace("[", "-").replace(" ", "-")
+        return folder / CELLS / f"{folder_name(usual)}-seed{seed}"
 
     def config(self, common: Config, seed: int, folder: Path) -> Config:
         """The settings of this row's run with a seed, in the comparison's folder."""
         method: Any = self.value or self.method
         things = replace(common, method=method, personalize=self.personalize)
         known = things.known_to_own()
+        owned = {n: v for n, v in self.settings if OPTIONS[n].owners}
+        general = {n: v for n, v in self.settings if n not in owned}
         return replace(
             things,
-            own={n: v for n, v in things.own.items() if n in OPTIONS or n in known},
-            augment=self.augment or common.augment,
+            **general,
+            own={n: v for n, v in things.own.items() if n in OPTIONS or n in known} | owned,
             seed=seed,
             out=str(self.cell(folder, seed)),
         )
+
+    def check(self, common: Config) -> None:
+        """Refuse settings of its own that this row would not use."""
+        used = self.config(common, common.seed, Path()).in_use()
+        for name, _ in self.settings:
+            if OPTIONS[name].owners and name not in used:
+                raise RepperError(
+                    f"{self.name} does not use {OPTIONS[name].key}, which is for "
+                    f"{', '.join(OPTIONS[name].owners)}"
+                )
+
+
+def folder_name(text: str) -> str:
+    """A text as the name of a folder; with a digest where characters had to be replaced."""
+    plain = re.sub(r"[^\w.+=-]", "-", text)
+    if plain == text and len(text) <= 120:
+        return text
+    return f"{plain[:100]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def split_name(name: str) -> tuple[str, list[tuple[str, str]], str]:
+    """Method, settings as text, and what clients do last ("" if not said), of a row's name."""
+    method, bracket, rest = name.strip().partition("[")
+    if not bracket:
+        method, _, last = method.partition("+")
+        return method, [], last
+    inside, closed, last = rest.partition("]")
+    settings = [part.partition("=")[::2] for part in inside.split()]
+    well_formed = closed and settings and all(key and text for key, text in settings)
+    if not well_formed or (last and not last.startswith("+")):
+        raise RepperError(
+            f"--methods takes rows such as fedavg+finetune or fedavg[lr=0.01 batch=64]+finetune, "
+            f"got {name!r}"
+        )
+    return method, [(key.replace("-", "_"), text) for key, text in settings], last[1:]
+
+
+def row_settings(name: str, given: list[tuple[str, str]]) -> Settings:
+    """The settings of a row, checked, from their texts."""
+    found: dict[str, Any] = {}
+    for key, text in given:
+        if key in found:
+            raise RepperError(f"{name} gives {key.replace('_', '-')} twice")
+        found[key] = check_setting(name, key, text=text)
+    return in_order(found)
+
+
+def in_order(settings: Mapping[str, Any]) -> Settings:
+    """Settings in the order in which `--help` has them, so that equal ones have one name."""
+    return tuple((name, settings[name]) for name in OPTIONS if name in settings)
+
+
+def check_setting(row: str, name: str, value: Any = None, text: str | None = None) -> Any:
+    """One setting of a row, as a value or as text; one that all rows share is refused."""
+    if name not in (known := of_rows()):
+        key = name.replace("_", "-")
+        if name in ("method", "personalize"):
+            raise RepperError(f"{row}: the {key} of a row stands outside of its brackets")
+        if name in OPTIONS:
+            raise RepperError(f"{row}: all rows have the same {key}; give it once, as --{key}")
+        raise unknown(f"setting of {row}", key, [OPTIONS[one].key for one in known])
+    if text is None and value is None:
+        raise RepperError(f"{row}: {OPTIONS[name].key} has no value")
+    found = OPTIONS[name].check(OPTIONS[name].parse(text) if text is not None else value)
+    if isinstance(found, str) and re.search(r"[\s,\[\]]", found):
+        raise RepperError(
+            f"{row}: {OPTIONS[name].key} may hold no spaces, commas and brackets, got {found!r}"
+        )
+    return found
+
+
+def _text(value: Any) -> str:
+    """A value as one would type it: `true`, `0.001`, and `1` rather than `1.0`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

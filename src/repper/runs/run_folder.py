@@ -15,6 +15,7 @@ from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.files import check_one_of, check_same, read_json, write_atomically
 from repper.params import digest
+from repper.partition import Partition
 from repper.runs.environment import environment
 
 CONFIG = "config.toml"
@@ -145,3 +146,12 @@ def check_init(folder: Path, config: Config) -> None:
 
 def _init_digest(config: Config) -> str:
     return digest(read_encoder(Path(str(config.init)))[1])
+
+
+def shift_seed(config: Config, partition: Partition) -> int:
+    """The seed of how clients' images differ: that of the clients, who may come from elsewhere."""
+    if config.init_clients == "same" and config.init is not None:
+        folder = Path(config.init)
+        before = read_run_config(folder)
+        return int(read_json(folder / PARTITION)["settings"].get("seed", before.seed))
+    return int(partition.settings.get("seed", config.seed))

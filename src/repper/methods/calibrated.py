@@ -1,0 +1,50 @@
+"""FedAvg with a loss that is free of each client's class mix, and a contrastive term beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+from repper import losses
+from repper.methods.method import Method, Phase, Seen, everything
+from repper.options import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Calibrated(Method):
+    """Share encoder and head; calibrated cross-entropy (Zhang et al. 2022, "FedLC") and contrast.
+
+    Each client adds the log of its class frequencies to the logits in its loss, as our common head
+    does, so that what travels is not torn between class mixes. FedLC subtracts a margin of the
+    fourth root of the counts instead. `contrast` weighs RepPer's loss in its usual form (Khosla et
+    al. 2020) on the same features; without it (0) this is the control that tells what contrast is
+    worth.
+    """
+
+    contrast: float = setting(0.5, "weight of the contrastive loss", least=0, most=1e6)
+    temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
+    views: int = setting(
+        2,
+        "views of an image in a batch; with one, only other images of its class are positives",
+        least=1,
+        most=2,
+    )
+
+    personalize: ClassVar[str] = "common"
+
+    def shared(self, name: str) -> bool:
+        return True
+
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(everything, epochs, self.loss, views=self.views),)
+
+    def loss(self, seen: Seen) -> Tensor:
+        loss = losses.prior_corrected_cross_entropy(seen.outputs["head"], seen.labels, seen.counts)
+        if not self.contrast:
+            return loss
+        contrast = losses.supcon(seen.outputs["r"], seen.labels, self.temperature, "usual")
+        return loss + self.contrast * contrast
