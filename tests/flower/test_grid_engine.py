@@ -11,7 +11,6 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, MetricRecord, RecordDict
 
-from conftest import last_json
 from repper.engines.engine import Absent, Update
 from repper.errors import RepperError
 from repper.flower import wire
@@ -156,18 +155,3 @@ def test_a_site_that_takes_no_question_has_not_come_back(monkeypatch):
     monkeypatch.setattr(nodes, "push_messages", pushes)
     assert fit(nodes, said=said) == {0: "good", 1: "good"}
     assert said == []
-
-
-def test_flower_simulation_is_the_serial_run(repper_process):
-    """A method that keeps parameters at the clients, in Ray's processes."""
-    settings = (
-        "run", "--data", "digits", "--clients", 4, "--rounds", 2, "--epochs", 1, "--width", 0.25,
-        "--participation", 0.5, "--method", "fedrep", "--personalize", "keep", "--workers", 2,
-        "--json",
-    )  # fmt: skip
-    serial, flower = (
-        last_json(repper_process(*settings, "--engine", engine, "--out", engine))
-        for engine in ("serial", "flower")
-    )
-    for name in ("encoder_digest", "heads_digest", "accuracy"):
-        assert flower[name] == serial[name]
