@@ -63,14 +63,14 @@ def main() -> None:
     print("|---|---|" + "---|" * len(runs))
     for kind, each in SETTINGS.items():
         for settings in each:
-            for plain in (True, False):
+            for scale in (False, True):
                 name = f"{kind}, C {settings['c']:g}" if settings else kind
                 means = [
-                    np.mean([accuracy(kind, {**settings, "plain": plain}, *one) for one in clients])
+                    np.mean([accuracy(kind, {**settings, "scale": scale}, *one) for one in clients])
                     for clients in found
                 ]
                 cells = " | ".join(f"{mean:.1f}" for mean in means)
-                print(f"| {name} | {'as they are' if plain else 'scaled'} | {cells} |", flush=True)
+                print(f"| {name} | {'scaled' if scale else 'as they are'} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

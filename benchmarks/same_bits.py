@@ -79,7 +79,7 @@ SINGLE: list[Settings] = [
     {"method": "fedrep", "fedrep_head_epochs": 1, "epochs": 4},
     {"method": "repper", "head_epochs": None},
     {"method": "repper", "head_input": "z"},
-    {"method": "repper", "head_plain": True},
+    {"method": "repper", "head_scale": True},
     {"method": "repper", "head_optimizer": "sgd", "head_lr": 0.1, "head_epochs": 5},
     {"method": "repper", "head_batch": 16, "head_weight_decay": 0.01, "head_curve": 2},
     {"method": "repper", "personalize": "mlp", "head_hidden": 16},

@@ -22,7 +22,7 @@ class NearestMean(Head):
     kind: ClassVar[str] = "nearest mean"
 
     shrink: float = setting(0.0, "how far class means are drawn together", least=0, most=1)
-    plain: bool = False
+    scale: bool = False
 
     def _fit(self, x: np.ndarray, codes: np.ndarray) -> Iterator[Fitted]:
         means = np.stack([x[codes == label].mean(0) for label in range(len(self.classes_))])

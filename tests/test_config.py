@@ -210,13 +210,13 @@ def test_a_personalizer_gets_the_settings_of_its_kind():
     assert config.personalize_as(0) == "linear"
     assert settings["linear"]["epochs"] == settings["mlp"]["epochs"] == 3
     assert settings["mlp"]["hidden"] == 9
-    usual = {"c": 2.0, "choose_c": False, "plain": False}
+    usual = {"c": 2.0, "choose_c": False, "scale": False}
     assert settings["svm"] == usual | {"kernel": "rbf"}
     assert settings["logistic"] == usual
     for kind in ("svm", "logistic"):
         assert head_of(Config(personalize=kind, head_choose_c=True))["choose_c"] is True
     for kind in ("linear", "mlp", "svm", "logistic"):
-        assert head_of(Config(personalize=kind, head_plain=True))["plain"] is True
+        assert head_of(Config(personalize=kind, head_scale=True))["scale"] is True
 
 
 def test_trained_heads_get_the_settings_of_heads():
@@ -226,8 +226,8 @@ def test_trained_heads_get_the_settings_of_heads():
         settings = head_of(replace(config, personalize=kind))
         beside = {name: settings.pop(name) for name in settings.keys() - given.keys()}
         assert settings == given
-        assert beside.keys() - {"start"} == {"plain", "random_state"}
-        assert beside["plain"] is False
+        assert beside.keys() - {"start"} == {"scale", "random_state"}
+        assert beside["scale"] is False
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -22,8 +22,8 @@ VARIANTS = {
     "mlp": HEADS["mlp"](hidden=32),
     "svm with rbf": HEADS["svm"](kernel="rbf"),
     "linear with sgd": HEADS["linear"](optimizer="sgd", lr=0.1),
-    "plain logistic": HEADS["logistic"](plain=True),
-    "plain svm with rbf": HEADS["svm"](kernel="rbf", plain=True),
+    "scaled logistic": HEADS["logistic"](scale=True),
+    "scaled svm with rbf": HEADS["svm"](kernel="rbf", scale=True),
     "logistic with a chosen C": HEADS["logistic"](choose_c=True),
 }
 
@@ -104,8 +104,8 @@ def test_logistic_and_svm_are_scikit_learns(classes):
     new, _ = blobs(classes, seed=1, spread=6.0)
     scaled, scaled_new = ((v - x.mean(0)) / (x - x.mean(0)).std() for v in (x, new))
     pairs = {
-        "logistic": (HEADS["logistic"](), LogisticRegression(max_iter=2000, tol=1e-8)),
-        "svm": (HEADS["svm"](), LinearSVC(dual=False)),
+        "logistic": (HEADS["logistic"](scale=True), LogisticRegression(max_iter=2000, tol=1e-8)),
+        "svm": (HEADS["svm"](scale=True), LinearSVC(dual=False)),
     }
     for ours, theirs in pairs.values():
         agreement = ours.fit(x, y).predict(new) == theirs.fit(scaled, y).predict(scaled_new)
@@ -119,7 +119,7 @@ def test_logistic_and_svm_are_scikit_learns(classes):
 def test_rbf_scores_are_those_of_one_machine_per_class():
     x, y = blobs(3, spread=6.0)
     scaled = (x - x.mean(0)) / (x - x.mean(0)).std()
-    scores = HEADS["svm"](kernel="rbf", c=2.0).fit(x, y).decision_function(x)
+    scores = HEADS["svm"](kernel="rbf", c=2.0, scale=True).fit(x, y).decision_function(x)
     for label in range(3):
         expected = (
             SVC(C=2.0, gamma=1 / x.shape[1]).fit(scaled, y == label).decision_function(scaled)
@@ -131,7 +131,7 @@ def test_regularization_epochs_and_hidden_units_have_an_effect():
     x, y = blobs(spread=6.0)
 
     def weight(kind, **settings):
-        return HEADS[kind](**settings).fit(x, y).arrays_["weight"]
+        return HEADS[kind](**settings, scale=True).fit(x, y).arrays_["weight"]
 
     for kind in ("logistic", "svm"):
         assert np.abs(weight(kind, c=1e-3)).max() < 0.5 * np.abs(weight(kind, c=10)).max()
@@ -252,28 +252,28 @@ def test_a_plain_head_is_one_tuned_from_zero():
     x, y = blobs()
     zero = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
     learner = Learner(Features(x, y, "digest"), zero, seed=3)
-    plain = FitHead(HEADS["linear"], (("plain", True), ("epochs", 5)))
-    [(_, new)] = stops(plain, learner)
+    [(_, new)] = stops(FitHead(HEADS["linear"], (("epochs", 5),)), learner)
     [(_, tuned)] = stops(FineTune((("epochs", 5),)), learner)
     assert (new.scores(x) == tuned.scores(x)).all()
-    [(_, scaled)] = stops(FitHead(HEADS["linear"], (("epochs", 5),)), learner)
+    with_scaling = FitHead(HEADS["linear"], (("scale", True), ("epochs", 5)))
+    [(_, scaled)] = stops(with_scaling, learner)
     assert not np.allclose(new.scores(x), scaled.scores(x))
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_plain_head_neither_centres_nor_scales(kind):
+def test_a_head_centres_and_scales_only_where_it_shall(kind):
     x, y = blobs()
-    fitted = HEADS[kind](plain=True).fit(x, y)
+    fitted = HEADS[kind]().fit(x, y)
     assert not fitted.mean_.any()
     assert fitted.scale_ == 1
-    centred = HEADS[kind]().fit(x, y)
+    centred = HEADS[kind](scale=True).fit(x, y)
     assert np.allclose(centred.mean_, x.mean(0))
     assert centred.scale_ == pytest.approx(np.sqrt(((x - x.mean(0)) ** 2).mean()))
 
 
 def test_the_width_of_a_plain_kernel_is_scikit_learns():
     x, y = blobs()
-    gamma = HEADS["svm"](kernel="rbf", plain=True).fit(x, y).arrays_["gamma"]
+    gamma = HEADS["svm"](kernel="rbf").fit(x, y).arrays_["gamma"]
     assert gamma == pytest.approx(SVC(gamma="scale").fit(x, y)._gamma)
 
 
@@ -290,6 +290,6 @@ def test_a_head_of_few_more_images_than_a_batch_hardly_depends_on_its_seed(digit
     x = digits.train.images.reshape(len(digits.train), -1)[:279].astype(np.float32)
     y = digits.train.labels[:279]
     fresh = digits.test.images.reshape(len(digits.test), -1).astype(np.float32)
-    found = [LinearHead(random_state=seed).fit(x, y).predict(fresh) for seed in range(6)]
+    found = [LinearHead(random_state=seed, scale=True).fit(x, y).predict(fresh) for seed in range(6)]
     right = [100 * (one == digits.test.labels).mean() for one in found]
     assert np.std(right) < 0.6

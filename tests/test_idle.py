@@ -25,8 +25,8 @@ def listed(names):
         ({"personalize": "mlp", "svm_kernel": "rbf"}, "--svm-kernel", "svm heads"),
         ({"personalize": "svm", "head_lr": 0.1}, "--head-lr", "linear, mlp and finetune heads"),
         (
-            {"method": "fedavg", "personalize": "finetune", "head_plain": True},
-            "--head-plain",
+            {"method": "fedavg", "personalize": "finetune", "head_scale": True},
+            "--head-scale",
             listed(HEADS),
         ),
         (
@@ -45,7 +45,7 @@ def test_what_changes_nothing_is_named(settings, flag, whose):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": 0.5, "loss": "usual", "alpha": 0.1, "head_lr": 0.1, "head_plain": True},
+        {"temperature": 0.5, "loss": "usual", "alpha": 0.1, "head_lr": 0.1, "head_scale": True},
         {"method": "fedprox", "mu": 0.5, "personalize": "finetune", "head_epochs": 3},
         {"method": "fedavg", "temperature": OPTIONS["temperature"].default},
         {"personalize": "svm", "head_choose_c": True, "svm_kernel": "rbf", "head_c": 0.1},

@@ -94,12 +94,12 @@ def test_clients_with_many_images_are_left_to_scikit_learn():
     ).mean() > 0.98
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_heads_fitted_together_are_those_fitted_alone(plain):
+@pytest.mark.parametrize("scale", [False, True])
+def test_heads_fitted_together_are_those_fitted_alone(scale):
     data = [client(i, 20 + i, 1 + i % 4, shift=2.0) for i in range(12)]
-    heads = [HEADS["logistic"](plain=plain) for _ in data]
+    heads = [HEADS["logistic"](scale=scale) for _ in data]
     assert [epoch for _, epoch in fit_many(heads, data)] == [1] * 12
     for head, own in zip(heads, data, strict=True):
-        alone = HEADS["logistic"](plain=plain).fit(*own)
+        alone = HEADS["logistic"](scale=scale).fit(*own)
         names = tuple("abcd")
         assert head.saved(names, "e", False).digest() == alone.saved(names, "e", False).digest()

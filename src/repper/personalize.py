@@ -145,7 +145,7 @@ class FineTune(Personalizer):
         from repper.heads.descent import TunedHead
 
         start = _trained(FINETUNE, learner)
-        own = {name: value for name, value in self.settings if name != "plain"}
+        own = {name: value for name, value in self.settings if name != "scale"}
         return TunedHead(**own, random_state=learner.seed, start=start)  # type: ignore[arg-type]
 
 

@@ -44,6 +44,6 @@ def _users() -> dict[str, list[str]]:
         if option.owners:
             users[name] = list(option.owners)
             # To tune a head is to train a linear one further, on features as they are.
-            if "linear" in option.owners and name != "head_plain":
+            if "linear" in option.owners and name != "head_scale":
                 users[name].append(FINETUNE)
     return users | {"head_input": [*HEADS], "head_curve": users["head_epochs"]}

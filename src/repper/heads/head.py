@@ -48,8 +48,8 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     """
 
     kind: ClassVar[str]
-    plain: bool
-    """Whether features are taken as they are, neither centred nor scaled."""
+    scale: bool
+    """Whether features are centred and scaled first, or taken as they are."""
     draws: ClassVar[bool] = False
     """Whether it makes random choices, and so takes a `random_state`."""
 
@@ -78,7 +78,7 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
         """`prepared` for float32 features that are known to be fit for use."""
         self.classes_, codes = np.unique(labels, return_inverse=True)
-        if self.plain:
+        if not self.scale:
             self.mean_, self.scale_ = np.zeros(x.shape[1], np.float32), np.float32(1)
             return x, codes
         self.mean_ = x.mean(0)

@@ -38,7 +38,7 @@ class PulledHead(Head):
 
     kind: ClassVar[str] = "common+finetune"
 
-    plain: bool = False
+    scale: bool = True
     smoothing: float = 0.5
     start: LinearLayer | None = None
 

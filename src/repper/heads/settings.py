@@ -12,10 +12,11 @@ from repper.options import setting
 
 @dataclass(eq=False, repr=False)
 class HeadSettings:
-    plain: bool = setting(
+    scale: bool = setting(
         False,
-        "new heads take features as they are, neither centred nor scaled",
-        flag="head_plain",
+        "centre features for new heads, and divide them by their spread (else they take them as "
+        "they are)",
+        flag="head_scale",
     )
 
 

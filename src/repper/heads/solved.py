@@ -64,7 +64,7 @@ class SolvedHead(Head):
         for c in (self.c * factor for factor in SMALLER):
             # What is left of a client's images without a part may be of a single class: a head
             # can do that, which scikit-learn's solvers cannot. These features are scaled already.
-            head = clone(self).set_params(c=c, choose_c=False, plain=True)
+            head = clone(self).set_params(c=c, choose_c=False, scale=False)
             right[c] = int((cross_val_predict(head, x, codes, cv=parts) == codes).sum())
         return max(sorted(right), key=right.__getitem__)
 
@@ -115,7 +115,7 @@ class SVMHead(SVMSettings, SolvedHead):
 
     def _rbf(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
         # As scikit-learn's gamma="scale": scaled features have a variance of one, on average.
-        variance = float(x.var()) if self.plain else 1.0
+        variance = 1.0 if self.scale else float(x.var())
         gamma = 1 / (x.shape[1] * (variance or 1.0))
         columns = np.zeros((len(self.classes_), len(x)))
         bias = np.zeros(len(self.classes_))

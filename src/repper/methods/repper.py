@@ -27,7 +27,7 @@ class RepPer(Method):
     projection: str = setting(
         "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
     )
-    loss: str = setting("paper", "form of RepPer's contrastive loss", choices=("paper", "usual"))
+    loss: str = setting("usual", "form of RepPer's contrastive loss", choices=("usual", "paper"))
     temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
     views: int = setting(
         2,

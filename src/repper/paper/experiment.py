@@ -91,7 +91,8 @@ PAPER = Preset(
     {
         "encoder": "resnet34", "width": 1.0, "clients": 20, "rounds": 100, "epochs": 10,
         "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
-        "head_epochs": 10, "head_lr": 1e-3, "head_plain": True, "train_images": None,
+        "loss": "paper", "views": 2, "augment": "strong",
+        "head_epochs": 10, "head_lr": 1e-3, "head_scale": False, "train_images": None,
     },
     scaled=False,
 )  # fmt: skip
