@@ -290,6 +290,8 @@ def test_a_head_of_few_more_images_than_a_batch_hardly_depends_on_its_seed(digit
     x = digits.train.images.reshape(len(digits.train), -1)[:279].astype(np.float32)
     y = digits.train.labels[:279]
     fresh = digits.test.images.reshape(len(digits.test), -1).astype(np.float32)
-    found = [LinearHead(random_state=seed, scale=True).fit(x, y).predict(fresh) for seed in range(6)]
+    found = [
+        LinearHead(random_state=seed, scale=True).fit(x, y).predict(fresh) for seed in range(6)
+    ]
     right = [100 * (one == digits.test.labels).mean() for one in found]
     assert np.std(right) < 0.6

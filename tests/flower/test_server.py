@@ -281,3 +281,53 @@ def test_a_site_may_decline_the_common_head_and_fits_alone(tmp_path, image_folde
     }
     assert kinds == {"site0": "common", "site1": "linear"}
     assert len(result["personalized"]) == 2
+
+
+def sizes(nodes, node):
+    """The number of arrays in every question to a node, round by round."""
+    return [
+        len(message.content.array_records["shared"])
+        for one, message in nodes.asked
+        if one == node and "shared" in message.content.array_records
+    ]
+
+
+def test_a_site_is_sent_the_encoder_of_a_common_head_once(tmp_path, image_folders):
+    """And once more after it has lost it; the head is the same to the bit."""
+    found = {}
+    for case in ("kept", "lost", "damaged"):
+        nodes = Home(tmp_path / case / "sites", image_folders)
+        run = federation_of(tmp_path / case)
+
+        def tell(kind, case=case, **event):
+            if kind == "round" and event["round"] == 3:
+                for path in (tmp_path / case / "sites" / "site1" / "runs").glob("*/given.*"):
+                    if case == "lost":
+                        path.unlink()
+                    elif case == "damaged":
+                        content = bytearray(path.read_bytes())
+                        content[-1] ^= 1
+                        path.write_bytes(content)
+
+        result = run_federation(run, nodes, tell)
+        found[case] = result["encoder_digest"], digest(read_params(run.folder / "common.safetensors")[0])  # fmt: skip
+        whole = max(sizes(nodes, 1))
+        moments_and_layer = 4
+        # Two rounds of the encoder; measuring, two rounds of the head, fitting.
+        again = [moments_and_layer, whole] if case != "kept" else [moments_and_layer]
+        encoder = whole - moments_and_layer
+        assert sizes(nodes, 0) == [encoder, encoder, whole, *[moments_and_layer] * 3]
+        assert sizes(nodes, 1) == [encoder, encoder, whole, *again, *[moments_and_layer] * 2]
+    assert len(set(found.values())) == 1
+
+
+def federation_of(folder):
+    return Federation(COMMON, folder / "run", ("site0", "site1"), CLASSES)
+
+
+def test_bytes_down_count_the_encoder_of_a_common_head_once(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    run_federation(federation_of(tmp_path), nodes, lambda kind, **event: None)
+    log = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]  # fmt: skip
+    encoder, head = log[0]["bytes_up"], log[3]["bytes_up"]
+    assert [one["bytes_down"] for one in log] == [encoder, encoder, encoder + head, head, head]

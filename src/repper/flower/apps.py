@@ -94,10 +94,11 @@ def who(message: Message, context: Context) -> Message:
 @answering
 def fit(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
+    received = part.whole(wire.received_in(message), told["stage"], wire.given_in(told))
     if reason := part.declines(told["stage"]):
         return wire.said({"declined": reason}, message)
     part.go_back_to(told["last"])
-    part.receive(wire.received_in(message), told["stage"])
+    part.clients.receive(received, told["stage"])
     update = part.clients.fit(told["client"], told["round"])
     return wire.update_reply(update, message, part.clients.wire)
 
@@ -107,7 +108,8 @@ def fit(message: Message, context: Context) -> Message:
 def personalize(message: Message, context: Context) -> Message:
     part, told = _part(message, context), wire.told_in(message)
     part.go_back_to(told["last"])
-    one = part.personalize(wire.received_in(message), told["round"], told["stage"])
+    received = part.whole(wire.received_in(message), told["stage"], wire.given_in(told))
+    one = part.personalize(received, told["round"], told["stage"])
     if not part.site.share_scores or one.test is None:
         return wire.said({"done": True}, message)
     accuracy = {} if one.test.accuracy is None else {"accuracy": one.test.accuracy}

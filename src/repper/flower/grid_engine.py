@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
@@ -21,7 +21,7 @@ from repper.errors import RepperError
 from repper.federate import check
 from repper.flower import wire
 from repper.methods.network import Holds, holdings, to_send
-from repper.params import Params
+from repper.params import Params, digest, select
 
 PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two looks for answers: the longer they take, the rarer."""
@@ -81,12 +81,44 @@ class Patience:
 PATIENT = Patience()
 
 
+class Parcel:
+    """The parameters of a question, whole, or without those of earlier stages.
+
+    Those do not change any more, so a client that remembers them is only told their digest. `known`
+    has the digest that each client has, and is kept by those who send parcels.
+    """
+
+    def __init__(self, received: Params, given: frozenset[str], known: dict[int, str]) -> None:
+        standing = select(received, given.__contains__)
+        self._known, self._digest = known, digest(standing) if standing else ""
+        self._whole = self._rest = wire.arrays_of(received)
+        if standing:
+            self._rest = wire.arrays_of(select(received, lambda name: name not in given))
+
+    def for_client(self, client: int) -> tuple[wire.Told, ArrayRecord]:
+        if not self._digest:
+            return {}, self._whole
+        knows = self._known.get(client) == self._digest
+        return {wire.GIVEN: self._digest}, self._rest if knows else self._whole
+
+    def arrived(self, client: int) -> None:
+        """A good answer: the client has all of it."""
+        self._known[client] = self._digest
+
+    def lost(self, client: int) -> None:
+        """No good answer, so the next parcel is whole: the client may have lost what it had."""
+        self._known.pop(client, None)
+
+
 class GridEngine(Engine):
     """Asks nodes to do what the clients of an engine do.
 
     `nodes` gives the place of every client that can be asked now, `settings` go with every
     question, and `tell` hears of those that are waited for.
     """
+
+    remembers: ClassVar[bool] = False
+    """Whether a client keeps the parameters of earlier stages between two questions."""
 
     def __init__(
         self,
@@ -108,6 +140,7 @@ class GridEngine(Engine):
         self._patience = patience
         self._tell = tell
         self._declared = declared or {}
+        self._known: dict[int, str] = {}
 
     def fit(
         self, received: Params, cohort: Sequence[int], number: int, stage: int = 0
@@ -125,8 +158,8 @@ class GridEngine(Engine):
             return update
 
         told: wire.Told = {"round": number, "stage": stage}
-        arrays = wire.arrays_of(received)
-        yield from self._ask(wire.FIT, cohort, told, arrays, read, self._patience)
+        parcel = self._parcel(received, stage)
+        yield from self._ask(wire.FIT, cohort, told, parcel, read, self._patience)
 
     def personalize(
         self,
@@ -139,12 +172,16 @@ class GridEngine(Engine):
         told: wire.Told = {
             "round": number, "stage": stage, "save_to": str(save_to) if save_to else "",
         }  # fmt: skip
-        arrays, patience = wire.arrays_of(received), self.patience_for_heads
+        parcel, patience = self._parcel(received, stage), self.patience_for_heads
         for answer in self._ask(
-            wire.PERSONALIZE, clients, told, arrays, self.personal_in, patience
+            wire.PERSONALIZE, clients, told, parcel, self.personal_in, patience
         ):
             if isinstance(answer, Personal):
                 yield answer
+
+    def _parcel(self, received: Params, stage: int) -> Parcel:
+        given = self._holds[stage].given if self.remembers else frozenset[str]()
+        return Parcel(received, given, self._known)
 
     @property
     def patience_for_heads(self) -> Patience:
@@ -166,7 +203,7 @@ class GridEngine(Engine):
         kind: str,
         clients: Sequence[int],
         told: wire.Told,
-        arrays: ArrayRecord,
+        parcel: Parcel,
         read: Callable[[Message, int], Answer],
         patience: Patience,
     ) -> Iterator[Answer | Absent]:
@@ -176,12 +213,12 @@ class GridEngine(Engine):
         declines is not asked again.
         """
         own = self.told_to(clients)
-        asking = Asking(
-            self._grid,
-            lambda client, node: wire.question(
-                kind, node, self._settings | told | own[client], arrays
-            ),
-        )
+
+        def question(client: int, node: int) -> Message:
+            given, arrays = parcel.for_client(client)
+            return wire.question(kind, node, self._settings | told | own[client] | given, arrays)
+
+        asking = Asking(self._grid, question)
         waiting = dict.fromkeys(clients, "it is not connected")
         bad, hopeless = set[int](), dict[int, str]()
         began, look = time.monotonic(), 0.0
@@ -205,10 +242,12 @@ class GridEngine(Engine):
                         raise RepperError(problem)
                     if reason := wire.declined_in(answer):
                         del waiting[client]
+                        parcel.arrived(client)
                         yield Absent(client, wire.one_line(reason))
                         continue
                     good = read(answer, client)
                 except RepperError as error:
+                    parcel.lost(client)
                     waiting[client] = why = wire.one_line(str(error))
                     away = isinstance(answer, Error) and answer.code in AWAY
                     if client in bad and not away:
@@ -218,6 +257,7 @@ class GridEngine(Engine):
                         self._note(f"asking {self._name(client)} again: {why}")
                 else:
                     del waiting[client]
+                    parcel.arrived(client)
                     yield good
             least = len(clients) if patience.least is None else patience.least
             if len(clients) - len(hopeless) < least:

@@ -121,6 +121,8 @@ def places(grid: Grid) -> dict[str, Place]:
 class SitesEngine(GridEngine):
     """The sites of a federation as a fleet."""
 
+    remembers = True
+
     def __init__(
         self,
         grid: Grid,

@@ -34,7 +34,7 @@ from repper.hardware import resolve_device
 from repper.methods.common import CommonHead
 from repper.methods.stage import stage_at
 from repper.names import is_encoder
-from repper.params import Params, select
+from repper.params import Params, digest, read_params, save_params, select
 from repper.partition import Partition
 from repper.personalize import NEED_COMMON
 from repper.private import PrivateStore
@@ -42,6 +42,8 @@ from repper.runs import run_folder
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
 
 SETTINGS = "site.toml"
+GIVEN_FILE = "given.safetensors"
+"""The parameters of earlier stages, in a site's folder of a run."""
 CHANNELS, IMAGE_SIZE = 3, 32
 ALONE = "linear"
 """What a site does last that does not share a head where others do."""
@@ -175,10 +177,30 @@ class Part:
         common = stage < len(stages) and isinstance(stages[stage].method, CommonHead)
         return "it does not share a head" if common and not self.site.share_head else ""
 
-    def receive(self, received: Params, stage: int) -> None:
-        if stage >= len(self.plan.work.stages):
+    def whole(self, received: Params, stage: int, expected: str) -> Params:
+        """What was received, with the parameters of earlier stages, which are sent only once.
+
+        They lie in this site's folder of the run. `expected` is their digest ("": there are none).
+        """
+        if stage >= len(self.plan.holds):
             raise TellableError(f"this method has no stage {stage}")
-        self.clients.receive(received, stage)
+        if not expected:
+            return received
+        names, path = self.plan.holds[stage].given, self.folder / GIVEN_FILE
+        if names & received.keys():
+            standing = select(received, names.__contains__)
+            if digest(standing) != expected:
+                raise TellableError("the parameters of earlier stages are not those it was told of")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_params(path, standing, {})
+            return received
+        try:
+            kept, notes = read_params(path)
+        except RepperError:
+            kept, notes = {}, {}
+        if notes.get("digest") != expected:
+            raise TellableError("it does not have the parameters of earlier stages any more")
+        return kept | received
 
     def go_back_to(self, last: int) -> None:
         """Stand where this site stood after round `last`, the last that the server counts.
@@ -197,7 +219,7 @@ class Part:
 
     def personalize(self, received: Params, number: int, stage: int) -> Personal:
         """Fit and test this site's head, and keep all that a prediction needs."""
-        self.receive(received, stage)
+        self.clients.receive(received, stage)
         heads = self.folder / run_folder.HEADS
         heads.mkdir(parents=True, exist_ok=True)
         [one] = self.clients.personalize([self.client], number, heads)

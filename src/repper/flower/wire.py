@@ -22,6 +22,8 @@ from repper.params import Params
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
 PARAMS, TOLD, COUNTED = "shared", "told", "counted"
+GIVEN = "given"
+"""The digest of parameters that an earlier stage has trained, which a site is sent once."""
 FLOATS = ("float32", "float16")
 
 Told = dict[str, Any]
@@ -69,6 +71,11 @@ def one_line(text: str) -> str:
 
 def received_in(message: Message) -> Params:
     return params_in(message.content.array_records[PARAMS])
+
+
+def given_in(told: Told) -> str:
+    """The digest of what an earlier stage has trained; "" where there is none."""
+    return str(told.get(GIVEN, ""))
 
 
 def update_reply(update: Update, asked: Message, kind: str) -> Message:

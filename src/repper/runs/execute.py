@@ -284,14 +284,22 @@ def _finish(
 
 
 def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
-    """A round's line in the log; its bytes are those of all parameters that travel."""
+    """A round's line in the log; its bytes are those of all parameters that travel.
+
+    What an earlier stage has trained is sent to each client once.
+    """
     stages = planned.work.stages
     stage, sending = stages[index], planned.work.sending
     wire = getattr(torch, sending[-1].wire if sending else "float32").itemsize
-    up, down = (
+    up, given = (
         sum(t.numel() for t in params.values()) if stage.travels else 0
-        for params in (done.shared, done.served.received)
+        for params in (done.shared, done.served.given)
     )
+    new = set(done.cohort)
+    if given:
+        earlier = (one for one in read_rounds(planned.folder) if one.get("stage") == index)
+        new -= {client for one in earlier for client in one["cohort"]}
+    down = up * len(done.cohort) + given * len(new)
     absent = {str(one.client): one.reason for one in done.absent}
     record = {
         "round": done.number,
@@ -299,7 +307,7 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
         "examples": done.examples,
         "images": done.examples * passes(stage),
         "bytes_up": up * wire * (len(done.cohort) - len(absent)),
-        "bytes_down": down * torch.float32.itemsize * len(done.cohort),
+        "bytes_down": down * torch.float32.itemsize,
         "loss": done.loss,
     }
     record |= {"stage": index} if len(stages) > 1 else {}
