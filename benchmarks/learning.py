@@ -18,12 +18,19 @@ import repper
 
 ROWS = {
     "RepPer + linear": {"method": "repper", "personalize": "linear"},
+    "RepPer + common": {"method": "repper", "personalize": "common"},
     "FedAvg": {"method": "fedavg", "personalize": "keep"},
     "FedAvg + finetune": {"method": "fedavg", "personalize": "finetune"},
     "FedRep + finetune": {"method": "fedrep", "personalize": "finetune"},
     "FedAvg's encoder + linear": {"personalize": "linear", "rounds": 0, "init": "FedAvg"},
-    "untrained encoder + linear": {"method": "repper", "personalize": "linear", "rounds": 0},
-    "raw pixels + logistic": {"encoder": "pixels", "personalize": "logistic", "rounds": 0},
+    # Features that nobody has trained are tiny: heads learn little from them as they are.
+    "untrained encoder + linear": {"personalize": "linear", "rounds": 0, "head_scale": True},
+    "raw pixels + logistic": {
+        "encoder": "pixels",
+        "personalize": "logistic",
+        "rounds": 0,
+        "head_scale": True,
+    },
 }
 COLUMNS = ("mean", "worst", "balanced", "tail_classes")
 

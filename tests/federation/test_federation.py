@@ -27,6 +27,7 @@ from repper.private import PrivateStore
 from .conftest import CLASSES, Federation, Process, command, result, until
 
 LINEAR = ("--rounds", 2, "--personalize", "linear")
+COMMON = ("--rounds", 1, "--personalize", "common", "--common-rounds", 1)
 FEDREP = ("--method", "fedrep", "--rounds", 2, "--personalize", "keep")
 """A method whose heads are the sites' own, so that a site must stand where it stood."""
 
@@ -66,6 +67,16 @@ def test_sites_learn_what_one_machine_learns_and_keep_what_is_theirs(
     theirs = [*head.arrays.values(), *pixels, *features, *(p / np.float32(255) for p in pixels)]
     assert not [a for a in theirs if a.size > 1 and np.ascontiguousarray(a).tobytes() in sent]
     assert not [p.name for p in north.images.glob("*/*") if p.name.encode() in sent]
+
+
+def test_sites_train_a_common_head_as_one_machine_does(federation, sites, serial, tmp_path):
+    done = result(federation.federate(tmp_path / "run", *COMMON, "--classes", CLASSES))
+    alone = serial(*COMMON)
+    assert done["encoder_digest"] == alone["encoder_digest"]
+    assert np.mean([*done["sites"].values()]) == pytest.approx(alone["accuracy"]["mean"])
+    assert done["rounds_without"] == {}
+    for site in sites.values():
+        assert (site.run_folder(tmp_path / "run") / "given.safetensors").is_file()
 
 
 def _accuracy_at(home: Path) -> float:

@@ -16,6 +16,7 @@ from repper.errors import RepperError
 from repper.flower.allowed import TRAVELS
 from repper.flower.site import Site, TellableError, travelling
 from repper.methods.network import build_network, first_received
+from repper.params import digest
 from repper.private import PrivateStore
 from repper.runs.run import Run
 
@@ -60,7 +61,7 @@ def test_a_site_takes_no_path_and_no_device_from_a_server(site):
 def test_a_site_knows_which_stages_a_method_has(site):
     part = site.part_in(TOLD | {"classes": "\n".join(CLASSES)})
     with pytest.raises(TellableError, match="this method has no stage 1"):
-        part.receive({}, 1)
+        part.whole({}, 1, "")
 
 
 def test_a_site_keeps_its_settings_and_others_are_no_site(site, tmp_path):
@@ -100,7 +101,7 @@ def test_a_site_keeps_the_encoder_of_its_head(site, method, trained):
     network = build_network(config.build_method(), part.plan.work.spec, len(CLASSES), seed=3)
     received = first_received(config.build_method(), network, part.plan.holds[0])
     if trained:
-        part.receive(received, 0)
+        part.clients.receive(received, 0)
         part.clients.fit(0, 1)
     part.personalize(received, 1, 0)
     _, encoder = read_encoder(part.folder)
@@ -108,3 +109,17 @@ def test_a_site_keeps_the_encoder_of_its_head(site, method, trained):
     assert bool(own) == (trained and method == "ditto")
     images = part.images.test.images[:3]
     assert len(Run(part.folder).predict(0, images)) == 3
+
+
+def test_a_site_takes_no_other_parameters_of_an_earlier_stage_than_it_was_told_of(site):
+    config = replace(CONFIG, method="repper", personalize="common")
+    told = {"settings": travelling(config), "classes": "\n".join(CLASSES)}
+    part = site.part_in(TOLD | told)
+    given = {name: torch.zeros(1) for name in part.plan.holds[1].given}
+    with pytest.raises(TellableError, match="are not those it was told of"):
+        part.whole(given, 1, "0" * 64)
+    with pytest.raises(TellableError, match="does not have the parameters of earlier stages"):
+        part.whole({}, 1, digest(given))
+    assert part.whole(given, 1, digest(given)) == given
+    again = part.whole({"common.bias": torch.ones(2)}, 1, digest(given))
+    assert again.keys() == {*given, "common.bias"}
