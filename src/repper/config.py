@@ -143,7 +143,7 @@ class Config:
     rounds: int = _stage1(30, "rounds; 0 leaves the encoder untrained", least=0)
     epochs: int = _stage1(5, "local epochs in a round (the paper's E)", least=1)
     batch: int = _stage1(64, "images in a batch", least=2)
-    lr: float = _stage1(1e-3, "learning rate of Adam", above=0, most=1e6)
+    lr: float = _stage1(3e-3, "learning rate of Adam", above=0, most=1e6)
     lr_decay: float = _stage1(
         1.0, "factor on the learning rate every --lr-decay-every rounds", above=0, most=1
     )

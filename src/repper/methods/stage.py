@@ -18,12 +18,12 @@ class Training:
     """How a client trains in a round, whatever the method."""
 
     epochs: int = 5
-    batch: int = 256
-    lr: float = 1e-3
+    batch: int = 64
+    lr: float = 3e-3
     lr_decay: float = 1.0
     lr_decay_every: int = 50
     weight_decay: float = 1e-4
-    augment: str = "strong"
+    augment: str = "medium"
     compile: bool = False
     precision: str = "float32"
 
