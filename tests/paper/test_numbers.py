@@ -39,6 +39,8 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
     assert (config.train_images, config.width) == (None, 1.0)
     used = config.in_use()  # by repper and by its linear heads
     assert (used["temperature"], used["head_epochs"]) == (0.1, 10)
+    # Whatever `repper run` does by default.
+    assert (used["loss"], used["views"], config.augment) == ("paper", 2, "strong")
     assert used["head_scale"] is False  # it says nothing of centring or scaling
     assert (used["head_lr"], used["head_optimizer"]) == (1e-3, "adam")
     assert used["head_weight_decay"] == 1e-4
