@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# RepPer, and the paper's six rows of baselines.
-DEMO := repper+linear,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
+# RepPer with personal heads and with a common one, and the paper's six rows of baselines.
+DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
 .PHONY: setup demo test test-federation lint bench clean
 setup: .venv/ready
