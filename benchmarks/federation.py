@@ -153,7 +153,7 @@ def main() -> None:
     rounds, sites, epochs = options.rounds, options.sites, options.epochs
     settings = [
         "--method", "fedavg", "--personalize", "keep", "--augment", "none", "--participation", 1,
-        "--image-size", 32, "--rounds", rounds, "--epochs", epochs,
+        "--batch", 256, "--image-size", 32, "--rounds", rounds, "--epochs", epochs,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

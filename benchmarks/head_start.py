@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/head_start.py runs/c/cells/fedavg+finetune-*
 
 `finetune` starts from the head that the method has trained and takes features as they are; `linear`
-starts from zero, and centres and scales its features. Here are the four ways between, on the same
-encoders, with the same steps; of a method without a head, as RepPer, those from zero. Given are
-finished runs that differ by their seed.
+starts from zero, and with --head-scale centres and scales its features. Here are the four ways
+between, on the same encoders, with the same steps; of a method without a head, as RepPer,
+those from zero. Given are finished runs that differ by their seed.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def test_rows_have_settings_of_their_own(digits, tmp_path):
         for c in [api.open_run(p).config]
     }
     assert own == {
-        "repper+linear-seed0": ("strong", 256),
+        "repper+linear-seed0": ("medium", 64),
         "fedavg-augment=none-batch=16+keep-seed0": ("none", 16),
     }
     assert table(events).lines[1].row == "fedavg[augment=none batch=16]+keep"

@@ -160,7 +160,7 @@ def test_one_step_of_fedavg_is_adam_on_cross_entropy(digits):
     rows = work.partition.train[0]
     images = torch.from_numpy(digits.train.images[rows]).float() / 127.5 - 1
     labels = torch.from_numpy(digits.train.labels[rows])
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-4)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, weight_decay=1e-4)
     loss = torch.nn.functional.cross_entropy(network(images)["head"], labels)
     loss.backward()
     optimizer.step()
@@ -180,7 +180,7 @@ def test_the_learning_rate_decays_by_rounds(digits):
         update = clients.fit(0, number)
         return float((update.sent["head.weight"] - shared["head.weight"]).abs().max())
 
-    decay = {"lr_decay": 0.1, "lr_decay_every": 5}
+    decay = {"lr": 1e-3, "lr_decay": 0.1, "lr_decay_every": 5}
     assert moved(1, **decay) == pytest.approx(1e-3, rel=0.05)
     assert moved(5, **decay) == pytest.approx(1e-3, rel=0.05)
     assert moved(6, **decay) == pytest.approx(1e-4, rel=0.05)
@@ -403,7 +403,7 @@ def test_the_largest_client_goes_first(digits):
 def test_heads_take_z_if_asked(digits, tmp_path):
     arrays = {}
     for kind in ("r", "z"):
-        work, shared = work_for(digits, head_input=kind)
+        work, shared = work_for(digits, head_input=kind, head_scale=True)
         (tmp_path / kind).mkdir()
         with SerialEngine(work, digits, 0) as engine:
             list(engine.personalize(shared, [0], 1, tmp_path / kind))

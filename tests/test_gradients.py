@@ -42,7 +42,7 @@ def test_the_contrastive_norm_is_autograds(seed, count, temperature):
         rows = torch.stack([own if i == j else r[i] for i in range(count)])
         z = torch.nn.functional.normalize(rows, dim=1)
         z = torch.stack([z[i] if i == j else z[i].detach() for i in range(count)])
-        loss, _ = supcon_per_anchor(z, labels, temperature)
+        loss, _ = supcon_per_anchor(z, labels, temperature, "paper")
         (gradient,) = torch.autograd.grad(loss[j], own)
         norms.append(float(gradient.norm()))
     assert anchors.norm == pytest.approx(norms, rel=1e-6, abs=1e-9)

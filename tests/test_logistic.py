@@ -48,9 +48,8 @@ def test_the_optimum_is_that_of_scikit_learn(seed, images, classes, features, c,
     x, labels = client(seed, images, classes, features, shift=shift)
     [(weight, bias)] = solve([(x, labels)], c)
     best = objective(*by_scikit_learn(x, labels, c), x, labels, c)
-    assert (
-        objective(weight, bias, x, labels, c) <= best * (1 + 1e-3) + 1e-6
-    )  # float32: 2e-4 was seen at c 30
+    above = 1e-3 if c == 30 else 1e-4  # float32: 2e-4 was seen at c 30
+    assert objective(weight, bias, x, labels, c) <= best * (1 + above) + 1e-6
 
 
 def test_the_scores_are_those_of_scikit_learn():

@@ -65,7 +65,7 @@ def test_gradient_of_one_anchor_for_z_is_the_closed_form(j):
     z = normalize(r, dim=1)
     anchor = z[j].clone().requires_grad_()
     rows = torch.stack([anchor if i == j else z[i] for i in range(len(z))])
-    supcon_per_anchor(rows, labels, 0.2)[0][j].backward()
+    supcon_per_anchor(rows, labels, 0.2, "paper")[0][j].backward()
     _, expected = closed_form(z, labels, j, 0.2)
     assert torch.allclose(anchor.grad, expected, rtol=1e-10, atol=1e-12)
 
@@ -76,7 +76,7 @@ def test_gradient_of_one_anchor_for_r_is_the_closed_form(j):
     z = normalize(r, dim=1)
     anchor = r[j].clone().requires_grad_()
     rows = torch.stack([anchor / anchor.norm() if i == j else z[i] for i in range(len(z))])
-    supcon_per_anchor(rows, labels, 0.2)[0][j].backward()
+    supcon_per_anchor(rows, labels, 0.2, "paper")[0][j].backward()
     coefficients, _ = closed_form(z, labels, j, 0.2)
     # (z_a - (z_j . z_a) z_j) for every a, each times its coefficient, over temperature and length.
     tangent = z - (z @ z[j])[:, None] * z[j]

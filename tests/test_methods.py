@@ -404,7 +404,7 @@ def test_a_projection_follows_the_encoder_in_stage_1(projection, layers):
     assert last.shape == (4, 128 if layers else 64)
     # That is what the loss looks at.
     [phase], labels = repper.phases(1), torch.tensor([0, 1, 0, 1])
-    assert torch.equal(phase.loss(seen(labels, **outputs)), supcon(last, labels))
+    assert torch.equal(phase.loss(seen(labels, **outputs)), supcon(last, labels, 0.1, "usual"))
 
 
 def test_all_methods_begin_with_the_same_encoder_and_the_same_head():

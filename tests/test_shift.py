@@ -21,7 +21,8 @@ def colours():
     grey = make_dataset()
     three = [
         api.Split(
-            np.concatenate([part.images, part.images // 2, 255 - part.images], 1), part.labels
+            np.concatenate([part.images, np.roll(part.images, 1, 3), 255 - part.images], 1),
+            part.labels,
         )
         for part in (grey.train, grey.test)
     ]
@@ -52,6 +53,20 @@ def test_a_clients_own_change_is_one_for_all_its_images(kind):
             slope, height = np.polyfit(before.ravel(), after.ravel(), 1)
             assert 0.25 <= slope <= 1.001
             assert np.abs(slope * before + height - after).max() < 1.5
+        if kind == "colour":
+            # Each new channel is one of the old ones, each a different one, times one strength.
+            channels = before.reshape(len(before), 3, -1), after.reshape(len(after), 3, -1)
+            taken = [
+                (old, strength)
+                for new in range(3)
+                for old in range(3)
+                for strength in [
+                    np.polyfit(channels[0][:, old].ravel(), channels[1][:, new].ravel(), 1)[0]
+                ]
+                if 0.39 < strength < 1.01
+                and np.abs(strength * channels[0][:, old] - channels[1][:, new]).max() < 3
+            ]
+            assert sorted(old for old, _ in taken) == [0, 1, 2]
     assert np.array_equal(found.train.labels, data.train.labels)
     assert kept == 8 if kind == "none" else kept < 8
     again, other = (shifted(data, partition, kind, seed=s).train.images for s in (0, 1))
@@ -100,3 +115,10 @@ def test_the_same_clients_keep_their_shift(tmp_path):
     manifest = str(tmp_path / "a" / "partition.json")
     again = plan(api.Config(partition=manifest, shift="rotation", seed=7, **QUICK), data)
     assert again.dealt.seed == 0
+    # Also those of those: a second time after the first.
+    api.join(before, data, same_clients=True, shift="rotation", out=tmp_path / "b")
+    twice = plan(
+        join_config(api.open_run(tmp_path / "b"), {"data": data.name}, same_clients=True), data
+    )
+    assert twice.config.seed == 2
+    assert twice.dealt.seed == 0

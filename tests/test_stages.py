@@ -59,7 +59,11 @@ def test_in_the_second_stage_only_a_head_comes_back(tmp_path):
     assert {record["bytes_up"] for record in log[2:]} == {4 * head}
     # The encoder stands still: each client gets it once.
     encoder = log[0]["bytes_down"] // 2
-    assert [record["bytes_down"] for record in log[2:]] == [4 * (encoder + head), 4 * head, 4 * head]
+    assert [record["bytes_down"] for record in log[2:]] == [
+        4 * (encoder + head),
+        4 * head,
+        4 * head,
+    ]
     params, _ = read_params(tmp_path / "a" / "checkpoint" / "last.safetensors")
     assert {name.split(".")[0] for name in params} == {"head", "given:encoder"}
     # Every image is looked at once a round, for all its epochs.

@@ -81,7 +81,7 @@ def test_as_many_are_drawn_as_asked_for_whatever_the_other_rows():
         ({"every": {"lr": [None]}}, "lr has no value"),
         ({"every": {3: [0.1]}}, "every must be a table of settings"),
         ({"every": {"head-lr": [0.1], "head_lr": [0.2]}}, "a setting twice"),
-        ({"every": {"stage1-clients": ["0, 2"]}}, "may hold no spaces, commas and brackets"),
+        ({"every": {"init": ["0, 2"]}}, "may hold no spaces, commas and brackets"),
         ([1], "takes a file or tables"),
         ({"every": {"lr": [0.1, 0.1]}}, "a try of repper.linear twice"),
         ({"fedprox": {"mu": [0.1]}}, "unknown table in the tuning file 'fedprox'"),
@@ -221,7 +221,29 @@ def test_overwriting_keeps_what_the_comparison_begins_with(tuned):
     cell = next((folder / "tuning" / "cells").iterdir())
     with pytest.raises(RepperError, match="--overwrite would delete what --init"):
         api.compare("repper", make_dataset(), out=folder, overwrite=True, init=str(cell), **QUICK)
+    row = f"repper[init={cell}]+linear"
+    with pytest.raises(RepperError, match="--overwrite would delete what --init"):
+        api.compare(row, make_dataset(), out=folder, overwrite=True, **QUICK)
     assert cell.is_dir()
+
+
+def test_overwriting_a_sweep_keeps_what_it_begins_with(repper, tmp_path):
+    command = ("compare", "--sweep", "lr=0.01,0.1", "--out", "s", *TINY, "--methods")
+    assert repper(*command, "fedavg").returncode == 0
+    cell = tmp_path / "s" / "lr=0.01" / "cells" / "fedavg+keep-seed0"
+    for flags in (("--init", cell), ("--reuse", "s")):
+        process = repper(*command, "fedprox", "--overwrite", *flags)
+        assert process.returncode == 2
+        assert f"--overwrite would delete what {flags[0]}" in process.stderr
+    assert (cell / "result.json").is_file()
+
+
+@pytest.mark.parametrize("swept", ["mu=0.1,1", "classes-per-client=2,3"])
+def test_a_sweep_over_what_changes_nothing_is_refused(repper, tmp_path, swept):
+    process = repper("compare", "--methods", "fedavg", "--sweep", swept, "--out", "s", *TINY)
+    assert process.returncode == 2
+    assert "would change nothing" in process.stderr
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_tuned_comparison_goes_on_only_as_it_was_begun(tuned, tmp_path):
@@ -271,3 +293,22 @@ def test_cells_of_different_rows_are_different_folders(tmp_path):
     rows = rows_of(",".join(names))
     assert len({row.cell(tmp_path, 0) for row in rows}) == 4
     assert [Row.named(row.name) for row in rows] == rows
+
+
+def test_rows_are_scored_on_the_same_clients():
+    with pytest.raises(RepperError, match="all rows have the same personalize-clients"):
+        rows_of("repper[personalize-clients=1]+linear")
+
+
+def test_two_rows_do_not_try_the_same():
+    tables = {"fedavg+linear": {"lr": [0.01, 0.1]}, "fedavg[lr=0.01]+linear": {"batch": [8, 9]}}
+    read_tuning(tables).tries_of(rows_of("fedavg+linear,fedavg[lr=0.01]+linear"), Config())
+    tables["fedavg[lr=0.01]+linear"] = {"tries": [{}, {"batch": 9}]}
+    with pytest.raises(RepperError, match=r"both try fedavg\[lr=0.01\]\+linear"):
+        read_tuning(tables).tries_of(rows_of("fedavg+linear,fedavg[lr=0.01]+linear"), Config())
+
+
+def test_all_tries_have_the_same_rounds():
+    tuning = read_tuning({"tuning": {"rounds": 2}, "every": {"lr": [0.01, 0.1]}})
+    with pytest.raises(RepperError, match="has rounds of its own, and .tuning. gives all tries 2"):
+        tuning.tries_of(rows_of("fedavg[rounds=60]+linear"), Config())

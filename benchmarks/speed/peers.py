@@ -79,7 +79,7 @@ class Scenario:
             repper.run(
                 self.data, self.partition, watch=watch, out=Path(folder) / "run", method="fedavg",
                 rounds=self.rounds, epochs=1, participation=self.cohort / self.clients,
-                augment="none", knn=0, **settings,
+                augment="none", batch=256, knn=0, **settings,
             )  # fmt: skip
         return statistics.median(np.diff(moments))
 

@@ -62,7 +62,7 @@ def _train(
 
     def step() -> None:
         optimizer.zero_grad()
-        supcon(network(views), labels).backward()
+        supcon(network(views), labels, 0.1, "usual").backward()
         optimizer.step()
 
     step()

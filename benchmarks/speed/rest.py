@@ -68,17 +68,17 @@ def features_once(repeats: int) -> Measure:
 def many_heads(repeats: int) -> list[Measure]:
     """Heads of 1,000 clients, on one core, by us and by scikit-learn one after another.
 
-    All get centred and scaled features, as ours are in a run; without that scikit-learn would need
+    All get centred and scaled features (--head-scale); without that scikit-learn would need
     several times as long.
     """
     learners, tests = _clients_with_features(1000)
-    scaled = [LinearHead().prepared(one.train.r, one.train.labels)[0] for one in learners]
+    scaled = [LinearHead(scale=True).prepared(one.train.r, one.train.labels)[0] for one in learners]
     kinds: dict[str, type[Head]] = {"logistic": LogisticHead, "linear": LinearHead}
     heads: dict[str, list[Callable[[Array], Array]]] = {}
 
     def ours(kind: str) -> float:
         began = time.perf_counter()
-        personalizer, alike = FitHead(kinds[kind]), defaultdict(list)
+        personalizer, alike = FitHead(kinds[kind], (("scale", True),)), defaultdict(list)
         for place, one in enumerate(learners):
             alike[kinds[kind]().alike(one.train.r, one.train.labels)].append(place)
         found: dict[int, SavedHead] = {}

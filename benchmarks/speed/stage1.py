@@ -23,6 +23,10 @@ from speed.raw import images_per_second
 COHORT = 8
 
 
+SETTINGS = {"batch": 256, "augment": "strong", "loss": "usual"}
+"""What raw loops and the tutorial's way do, whatever `repper run` does by default."""
+
+
 def ours(
     data: repper.Dataset, partition: repper.Partition, rounds: int = 4, **settings: Any
 ) -> float:
@@ -36,7 +40,7 @@ def ours(
     with tempfile.TemporaryDirectory() as folder:
         repper.run(
             data, partition, watch=watch, rounds=rounds, out=Path(folder) / "run",
-            participation=1.0, epochs=1, knn=0, **settings,
+            participation=1.0, epochs=1, knn=0, **(SETTINGS | settings),
         )  # fmt: skip
     images = sum(examples for _, examples in moments[1:])
     return images / (moments[-1][0] - moments[0][0])
@@ -122,7 +126,7 @@ def tutorial(data: repper.Dataset, partition: repper.Partition) -> float:
         optimizer = torch.optim.Adam(shared.parameters(), lr=1e-3, weight_decay=1e-4)
         for one, two, labels in loader:
             optimizer.zero_grad()
-            supcon(shared(torch.cat([one, two])), labels.repeat(2)).backward()
+            supcon(shared(torch.cat([one, two])), labels.repeat(2), 0.1, "usual").backward()
             optimizer.step()
         updates.append({name: t.clone() for name, t in shared.state_dict().items()})
     mean = {

@@ -98,9 +98,10 @@ def compare(
             raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
     config, images = _config(data, settings)
     folder = Path(reuse) if reuse is not None else None
+    tries = Path(tune) if isinstance(tune, str) else tune
     events = compare_rows(
         config, rows_of(methods), seeds, images, resume=resume, overwrite=overwrite, reuse=folder,
-        tuning=read_tuning(Path(tune) if isinstance(tune, str) else tune) if tune else None,
+        tuning=None if tries is None else read_tuning(tries),
     )  # fmt: skip
     return _last(events, watch, Compared).comparison
 

@@ -120,7 +120,7 @@ def _some_clients(partition: Partition) -> list[int]:
 
 def _as_seen(run: Run, data: Dataset, partition: Partition) -> Dataset:
     """The images as the run's clients see them."""
-    return shifted(data, partition, run.config.shift, shift_seed(run.config, partition))
+    return shifted(data, partition, run.config.shift, shift_seed(run.config, partition.settings))
 
 
 def embed(r: NDArray[Any]) -> NDArray[np.float64]:

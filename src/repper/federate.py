@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 
@@ -94,7 +95,8 @@ def federate(
     """Run a stage's rounds from `start` on (Algorithm 1, stage 1, Server executes).
 
     The stage is number `index` of the run, and `before` is the number of rounds of those before
-    it, through which rounds are counted. `settling` changes what the rule has made of a round.
+    it, through which rounds are counted. `settling` changes what the rule has made of a round. A
+    round that all of its cohort decline changes nothing.
     """
     rule = rule or Mean()
     share = cohort_size(len(stage.clients), stage.participation) / len(stage.clients)
@@ -104,6 +106,12 @@ def federate(
         absent: list[Absent] = []
         answers = engine.fit(served.received, cohort, number, index)
         updates = in_cohort_order(answers, cohort, absent)
+        first = next(updates, None)
+        if first is None and absent and all(one.declined for one in absent):
+            yield Round(number, served, cohort, 0, 0.0, tuple(absent))
+            continue
+        updates = chain(filter(None, [first]), updates)
+        del first  # only one update is in memory at a time
         settled, examples, loss = settle(updates, served, rule, stage.method, share, number)
         for transform in settling:
             noise = torch_seed(seed, Purpose.SETTLE, number)

@@ -17,7 +17,7 @@ SupConForm = Literal["paper", "usual"]
 
 
 def supcon_per_anchor(
-    z: Tensor, labels: Tensor, temperature: float, form: SupConForm = "paper"
+    z: Tensor, labels: Tensor, temperature: float, form: SupConForm
 ) -> tuple[Tensor, Tensor]:
     """The supervised contrastive loss of every anchor, and which anchors have a positive.
 
@@ -52,9 +52,7 @@ def supcon_per_anchor(
     return torch.where(has_positive, loss, torch.zeros_like(loss)), has_positive
 
 
-def supcon(
-    r: Tensor, labels: Tensor, temperature: float = 0.1, form: SupConForm = "paper"
-) -> Tensor:
+def supcon(r: Tensor, labels: Tensor, temperature: float, form: SupConForm) -> Tensor:
     """The mean supervised contrastive loss over anchors that have a positive (eq. 4 and 5).
 
     `r` is (n, d), not normalized. The paper sums over anchors (eq. 4); the mean makes the learning

@@ -32,12 +32,15 @@ def with_params(params: Params) -> Answer:
     return lambda message: wire.update_reply(Update(0, params, 10, 0.5), message, "float32")
 
 
-def fit(nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = None, places=None):
+def fit(
+    nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = None, places=None,
+    voluntary=(),
+):  # fmt: skip
     """A round of all nodes as clients, each of which has declared 10 examples."""
     engine = GridEngine(
         nodes, places or nodes.places, {}, [HOLDS], names="site{}".format, patience=patience,
         tell=lambda kind, text: said.append(text) if said is not None else None,
-        declared=dict.fromkeys(nodes.answers, 10),
+        declared=dict.fromkeys(nodes.answers, 10), voluntary=voluntary,
     )  # fmt: skip
     found = sorted(engine.fit(SHARED, list(nodes.answers), 3), key=lambda one: one.client)
     return {one.client: one.reason if isinstance(one, Absent) else "good" for one in found}
@@ -77,6 +80,37 @@ def test_too_few_good_answers_end_the_federation_even_with_patience():
     spoilt = with_examples(0)
     with pytest.raises(RepperError, match="site0, asked twice: .*; site1, asked twice"):
         fit(Nodes(spoilt, spoilt, good), Patience(60, 2))
+
+
+def declines(message: Message) -> Message:
+    return wire.said({"declined": "it does not share a head"}, message)
+
+
+def test_a_site_may_decline_a_voluntary_stage_only():
+    said: list[str] = []
+    found = fit(Nodes(declines, good), said=said, voluntary=[0])
+    assert found == {0: "it does not share a head", 1: "good"}
+    assert said == []
+    with pytest.raises(RepperError, match="too few good answers: site0, asked twice"):
+        fit(Nodes(declines, good))
+
+
+def test_those_who_decline_do_not_count_as_answers():
+    """Two have declined, so the least number of two still waits for the other two."""
+    said: list[str] = []
+    nodes = Nodes(declines, declines, silent, good)
+
+    def places() -> dict[int, Place]:
+        if said:
+            nodes.answers[2], nodes.since[2] = good, "evening"
+        return nodes.places()
+
+    found = fit(nodes, Patience(0.05, 2), said, places, voluntary=[0])
+    assert [found[site] for site in (2, 3)] == ["good", "good"]
+    assert "waiting for site2: it has not answered yet" in said
+    # Where fewer are left than that, all of those are waited for.
+    found = fit(Nodes(declines, declines, declines, good), Patience(60, 2), voluntary=[0])
+    assert found[3] == "good"
 
 
 def test_a_site_that_is_away_is_asked_again_as_often_as_it_takes():

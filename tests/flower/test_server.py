@@ -18,6 +18,7 @@ from repper.flower.grid_engine import Patience
 from repper.flower.server import Federation, run_federation
 from repper.flower.site import Site
 from repper.params import digest, read_params
+from repper.runs.rounds import read_rounds
 
 from .nodes import CLASSES, CONFIG, Home, Nodes, away, in_turn
 
@@ -274,13 +275,31 @@ def test_a_site_may_decline_the_common_head_and_fits_alone(tmp_path, image_folde
     assert {*result["rounds_without"]} == {"3", "4", "5"}
     assert result["rounds_without"]["3"] == {"site1": "it does not share a head"}
     assert not [event for kind, event in said if kind == "note" and "again" in event["text"]]
-    kinds = {
+    assert kinds_of_heads(tmp_path) == {"site0": "common", "site1": "linear"}
+    assert len(result["personalized"]) == 2
+    # Whoever declines has been sent the encoder all the same, once.
+    log = read_rounds(tmp_path / "run")
+    encoder, head = log[0]["bytes_up"], 2 * log[3]["bytes_up"]
+    assert [one["bytes_down"] for one in log] == [encoder, encoder, encoder + head, head, head]
+
+
+def kinds_of_heads(folder):
+    return {
         name: json.loads((run / "result.json").read_text())["personalize"]
         for name in ("site0", "site1")
-        for run in (tmp_path / "sites" / name / "runs").iterdir()
+        for run in (folder / "sites" / name / "runs").iterdir()
     }
-    assert kinds == {"site0": "common", "site1": "linear"}
-    assert len(result["personalized"]) == 2
+
+
+def test_a_common_head_that_all_decline_leaves_everyone_alone(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    for name in ("site0", "site1"):
+        home = tmp_path / "sites" / name
+        replace(Site.open(home), share_head=False).save()
+    result = run_federation(federation_of(tmp_path), nodes, lambda kind, **event: None)
+    assert [one["cohort"] for one in read_rounds(tmp_path / "run")] == [[0, 1], [0, 1], [], [], []]
+    assert kinds_of_heads(tmp_path) == {"site0": "linear", "site1": "linear"}
+    assert min(result["sites"].values()) > 0
 
 
 def sizes(nodes, node):
@@ -328,6 +347,6 @@ def federation_of(folder):
 def test_bytes_down_count_the_encoder_of_a_common_head_once(tmp_path, image_folders):
     nodes = Home(tmp_path / "sites", image_folders)
     run_federation(federation_of(tmp_path), nodes, lambda kind, **event: None)
-    log = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]  # fmt: skip
+    log = read_rounds(tmp_path / "run")
     encoder, head = log[0]["bytes_up"], log[3]["bytes_up"]
     assert [one["bytes_down"] for one in log] == [encoder, encoder, encoder + head, head, head]

@@ -16,7 +16,7 @@ from repper.errors import RepperError
 from repper.flower.allowed import TRAVELS
 from repper.flower.site import Site, TellableError, travelling
 from repper.methods.network import build_network, first_received
-from repper.params import digest
+from repper.params import digest, params_of
 from repper.private import PrivateStore
 from repper.runs.run import Run
 
@@ -115,11 +115,18 @@ def test_a_site_takes_no_other_parameters_of_an_earlier_stage_than_it_was_told_o
     config = replace(CONFIG, method="repper", personalize="common")
     told = {"settings": travelling(config), "classes": "\n".join(CLASSES)}
     part = site.part_in(TOLD | told)
-    given = {name: torch.zeros(1) for name in part.plan.holds[1].given}
+    network = params_of(part.plan.networks[1])
+    given = {name: torch.zeros_like(network[name]) for name in part.plan.holds[1].given}
     with pytest.raises(TellableError, match="are not those it was told of"):
         part.whole(given, 1, "0" * 64)
     with pytest.raises(TellableError, match="does not have the parameters of earlier stages"):
         part.whole({}, 1, digest(given))
+    some = dict([*given.items()][1:])
+    flat = {name: tensor.flatten() for name, tensor in given.items()}
+    for wrong in (some, flat):
+        with pytest.raises(TellableError, match="are not those it was told of"):
+            part.whole(wrong, 1, digest(wrong))
+    assert not (part.folder / "given.safetensors").exists()
     assert part.whole(given, 1, digest(given)) == given
     again = part.whole({"common.bias": torch.ones(2)}, 1, digest(given))
     assert again.keys() == {*given, "common.bias"}

@@ -56,7 +56,7 @@ def add_commands(add: AddCommand) -> None:
     node.add_argument("--share-scores", action="store_true", help="tell the server its accuracy")
     node.add_argument(
         "--no-common-head", action="store_true",
-        help="take no part in a head that sites train together; fit a linear one alone",
+        help="decline the stage of --personalize common and fit a linear head alone",
     )  # fmt: skip
     node.add_argument(
         "--skip-unreadable", action="store_true", help=OPTIONS["skip_unreadable"].help

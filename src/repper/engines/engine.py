@@ -37,6 +37,8 @@ class Absent:
 
     client: int
     reason: str
+    declined: bool = False
+    """Whether it does not want to take part in this stage."""
 
 
 @dataclass(frozen=True)

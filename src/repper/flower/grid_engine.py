@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
@@ -89,11 +90,17 @@ class Parcel:
     """
 
     def __init__(self, received: Params, given: frozenset[str], known: dict[int, str]) -> None:
+        self._received, self._given, self._known = received, given, known
         standing = select(received, given.__contains__)
-        self._known, self._digest = known, digest(standing) if standing else ""
-        self._whole = self._rest = wire.arrays_of(received)
-        if standing:
-            self._rest = wire.arrays_of(select(received, lambda name: name not in given))
+        self._digest = digest(standing) if standing else ""
+
+    @cached_property
+    def _whole(self) -> ArrayRecord:
+        return wire.arrays_of(self._received)
+
+    @cached_property
+    def _rest(self) -> ArrayRecord:
+        return wire.arrays_of(select(self._received, lambda name: name not in self._given))
 
     def for_client(self, client: int) -> tuple[wire.Told, ArrayRecord]:
         if not self._digest:
@@ -114,7 +121,7 @@ class GridEngine(Engine):
     """Asks nodes to do what the clients of an engine do.
 
     `nodes` gives the place of every client that can be asked now, `settings` go with every
-    question, and `tell` hears of those that are waited for.
+    question, and `tell` hears of those that are waited for. Clients may decline `voluntary` stages.
     """
 
     remembers: ClassVar[bool] = False
@@ -131,6 +138,7 @@ class GridEngine(Engine):
         patience: Patience = PATIENT,
         tell: Callable[..., None] = lambda *what, **said: None,
         declared: Mapping[int, int] | None = None,
+        voluntary: Collection[int] = (),
     ) -> None:
         self._grid = grid
         self._nodes = nodes
@@ -140,6 +148,7 @@ class GridEngine(Engine):
         self._patience = patience
         self._tell = tell
         self._declared = declared or {}
+        self._voluntary = voluntary
         self._known: dict[int, str] = {}
 
     def fit(
@@ -159,7 +168,9 @@ class GridEngine(Engine):
 
         told: wire.Told = {"round": number, "stage": stage}
         parcel = self._parcel(received, stage)
-        yield from self._ask(wire.FIT, cohort, told, parcel, read, self._patience)
+        yield from self._ask(
+            wire.FIT, cohort, told, parcel, read, self._patience, stage in self._voluntary
+        )
 
     def personalize(
         self,
@@ -206,6 +217,7 @@ class GridEngine(Engine):
         parcel: Parcel,
         read: Callable[[Message, int], Answer],
         patience: Patience,
+        voluntary: bool = False,
     ) -> Iterator[Answer | Absent]:
         """Ask each client until it has given a good answer, or can be done without.
 
@@ -220,7 +232,7 @@ class GridEngine(Engine):
 
         asking = Asking(self._grid, question)
         waiting = dict.fromkeys(clients, "it is not connected")
-        bad, hopeless = set[int](), dict[int, str]()
+        willing, bad, hopeless = set(clients), set[int](), dict[int, str]()
         began, look = time.monotonic(), 0.0
         end = began + patience.seconds
         while waiting:
@@ -240,10 +252,11 @@ class GridEngine(Engine):
                         raise RepperError(str(answer.reason).strip() or f"error {answer.code}")
                     if problem := wire.problem_in(answer):
                         raise RepperError(problem)
-                    if reason := wire.declined_in(answer):
+                    if voluntary and (reason := wire.declined_in(answer)):
                         del waiting[client]
+                        willing.remove(client)
                         parcel.arrived(client)
-                        yield Absent(client, wire.one_line(reason))
+                        yield Absent(client, wire.one_line(reason), declined=True)
                         continue
                     good = read(answer, client)
                 except RepperError as error:
@@ -260,9 +273,10 @@ class GridEngine(Engine):
                     parcel.arrived(client)
                     yield good
             least = len(clients) if patience.least is None else patience.least
-            if len(clients) - len(hopeless) < least:
+            least = min(least, len(willing))
+            if len(willing) - len(hopeless) < least:
                 raise RepperError(self._too_few(hopeless))
-            done = len(clients) - len(hopeless) - len(waiting)
+            done = len(willing) - len(hopeless) - len(waiting)
             if waiting and now >= end:
                 if patience.least is not None and done >= least:
                     break

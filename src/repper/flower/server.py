@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +25,7 @@ from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
 from repper.flower.site import spec_of_sites, travelling
+from repper.methods.common import common_stages
 from repper.methods.network import Holds, holdings
 from repper.methods.stage import cohort_size
 from repper.names import is_encoder
@@ -132,6 +133,7 @@ class SitesEngine(GridEngine):
         folder: Path,
         patience: Patience,
         tell: Tell,
+        voluntary: Collection[int],
     ) -> None:
         names = [name for name, _ in roster]
         declared = {client: examples for client, (_, examples) in enumerate(roster)}
@@ -143,6 +145,7 @@ class SitesEngine(GridEngine):
         super().__init__(
             grid, nodes, settings, holds,
             names=names.__getitem__, patience=patience, tell=tell, declared=declared,
+            voluntary=voluntary,
         )  # fmt: skip
         self._folder = folder
 
@@ -261,7 +264,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
     def fleet(planned: Plan) -> Engine:
         return SitesEngine(
             grid, roster.members, roster.question, planned.holds, planned.folder,
-            federation.patience, tell,
+            federation.patience, tell, common_stages(planned.work.stages),
         )  # fmt: skip
 
     for event in carry_out(

@@ -31,10 +31,10 @@ from repper.evaluate import summarize
 from repper.files import write_atomically
 from repper.flower.allowed import TRAVELS, check_allowed
 from repper.hardware import resolve_device
-from repper.methods.common import CommonHead
+from repper.methods.common import common_stages
 from repper.methods.stage import stage_at
 from repper.names import is_encoder
-from repper.params import Params, digest, read_params, save_params, select
+from repper.params import Params, digest, params_of, read_params, save_params, select
 from repper.partition import Partition
 from repper.personalize import NEED_COMMON
 from repper.private import PrivateStore
@@ -73,7 +73,7 @@ class Site:
     data: str
     share_scores: bool = False
     share_head: bool = True
-    """Whether it trains a head together with the others. If not, it fits one alone."""
+    """Whether it takes part in the stage of a common head. If not, it fits a head alone."""
     skip_unreadable: bool = False
     device: str = "auto"
 
@@ -173,8 +173,7 @@ class Part:
 
     def declines(self, stage: int) -> str:
         """Why this site does not take part in a stage, if it does not."""
-        stages = self.plan.work.stages
-        common = stage < len(stages) and isinstance(stages[stage].method, CommonHead)
+        common = stage in common_stages(self.plan.work.stages)
         return "it does not share a head" if common and not self.site.share_head else ""
 
     def whole(self, received: Params, stage: int, expected: str) -> Params:
@@ -189,7 +188,9 @@ class Part:
         names, path = self.plan.holds[stage].given, self.folder / GIVEN_FILE
         if names & received.keys():
             standing = select(received, names.__contains__)
-            if digest(standing) != expected:
+            like = select(params_of(self.plan.networks[stage]), names.__contains__)
+            shapes = ({n: t.shape for n, t in some.items()} for some in (standing, like))
+            if digest(standing) != expected or next(shapes) != next(shapes):
                 raise TellableError("the parameters of earlier stages are not those it was told of")
             self.folder.mkdir(parents=True, exist_ok=True)
             save_params(path, standing, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, final
@@ -92,6 +92,11 @@ def _scaling(params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
 
 def is_common(name: str) -> bool:
     return name.startswith("common.")
+
+
+def common_stages(stages: Sequence[Stage]) -> list[int]:
+    """The places of the stages in which a common head is trained."""
+    return [place for place, stage in enumerate(stages) if isinstance(stage.method, CommonHead)]
 
 
 def common_stage(asked: Stage, clients: tuple[int, ...], settings: CommonSettings) -> Stage:

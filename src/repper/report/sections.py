@@ -18,6 +18,7 @@ from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
 from repper.runs.build import load_data
 from repper.runs.comparison import over_rounds
+from repper.runs.row import Row, split_name
 from repper.runs.run import Run
 from repper.text_table import figure, gain_text
 
@@ -259,15 +260,15 @@ def _holdings(subject: Subject) -> Iterator[Html]:
 
 def _embeddings(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "What the encoders see")
-    drawn, seen, notes = list[Html](), set[str](), [MEANING]
+    drawn, seen, notes = list[Html](), set[object](), [MEANING]
     rows: list[list[Cell]] = []
     # A page is made without the network, whatever the run was allowed to do.
     load = cache(partial(load_data, replace(subject.first.config, download=False)))
     for name, runs in subject.rows.items():
-        if (method := name.partition("+")[0]) in seen:
+        if (training := Row.named(name).training) in seen:
             continue
-        seen.add(method)
-        label = encoder_label(method, runs[0])
+        seen.add(training)
+        label = encoder_label(name.removesuffix(f"+{split_name(name)[2]}"), runs[0])
         try:
             found = embedding_of(runs[0], load)
         except RepperError as error:

@@ -129,8 +129,7 @@ def compare(
     if resume:
         _check_tuning(folder, tuning)
     if overwrite:
-        manifest = config.partition if config.partition.endswith(".json") else None
-        _check_kept(folder, {"--reuse": reuse, "--init": config.init, "--partition": manifest})
+        check_kept(folder, config, rows, reuse, tuning)
     data = data or load_data(config)
     check_known(config, [row.config(config, config.seed, folder) for row in rows])
     for row in rows:
@@ -149,9 +148,10 @@ def compare(
     with run_folder.locked(folder):
         if overwrite:
             _clear(folder)
-        write_config(folder / SETTINGS, config)
         if tuning:
             write_atomically(folder / TUNED, json.dumps(tuning.settings()))
+        write_config(folder / SETTINGS, config)
+        if tuning:
             every = list(dict.fromkeys(one for some in tries.values() for one in some))
             for event in compare(
                 tuning_config, every, tuning.seeds, apart, resume=True, reuse=reuse
@@ -214,10 +214,18 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
     return None
 
 
-def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
-    """Refuse to delete what the comparison is to begin with."""
+def check_kept(
+    folder: Path, config: Config, rows: Sequence[Row], reuse: Path | None, tuning: Tuning | None
+) -> None:
+    """Refuse to delete what the comparison in a folder is to begin with."""
+    tried = (
+        [one for some in tuning.tries_of(rows, config).values() for one in some] if tuning else []
+    )
+    inits = {config.init, *(dict(row.settings).get("init") for row in (*rows, *tried))}
+    manifest = config.partition if config.partition.endswith(".json") else None
+    used = [("--reuse", reuse), ("--partition", manifest), *(("--init", one) for one in inits)]
     gone = {(folder / name).resolve() for name in (CELLS, TUNING)}
-    for flag, path in used.items():
+    for flag, path in used:
         if path is None:
             continue
         own = Path(path).resolve()
@@ -229,11 +237,12 @@ def _check_kept(folder: Path, used: Mapping[str, Path | str | None]) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what a comparison has written, its tables first."""
-    for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS, folder / TUNED):
+    for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS):
         path.unlink(missing_ok=True)
     for path in (folder / CELLS, folder / TUNING):
         if path.exists():
             shutil.rmtree(path)
+    (folder / TUNED).unlink(missing_ok=True)  # last: until then the folder is what it was
 
 
 def _check_same_images(cell: Path, data: Dataset, partition: str) -> None:

@@ -298,7 +298,7 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
     new = set(done.cohort)
     if given:
         earlier = (one for one in read_rounds(planned.folder) if one.get("stage") == index)
-        new -= {client for one in earlier for client in one["cohort"]}
+        new -= {c for one in earlier for c in (*one["cohort"], *one.get("declined", ()))}
     down = up * len(done.cohort) + given * len(new)
     absent = {str(one.client): one.reason for one in done.absent}
     record = {
@@ -311,6 +311,8 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
         "loss": done.loss,
     }
     record |= {"stage": index} if len(stages) > 1 else {}
+    declined = [one.client for one in done.absent if one.declined]
+    record |= {"declined": declined} if declined else {}
     return record | ({"absent": absent} if absent else {})
 
 

@@ -195,7 +195,7 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     networks, rule = initial_networks(config, work), config.build_rule()
     if config.sources:
         try_out(work, rule)
-    dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition))
+    dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition.settings))
     return Plan(config, folder, work, networks, rule, dealt).in_folder()
 
 

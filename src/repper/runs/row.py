@@ -17,14 +17,17 @@ from repper.registry import is_reference
 from repper.things import STAGE1, STAGE2
 
 CELLS = "cells"
+OF_TABLE = {
+    "method", "personalize", "stage1_clients", "init_clients", "personalize_clients", "head_curve",
+}  # fmt: skip
+"""Settings of training and heads that a row has outside of its brackets, or with all others."""
 Settings = tuple[tuple[str, Any], ...]
 
 
 def of_rows() -> list[str]:
     """Settings in which rows may differ: how they train. Clients and their images are equal."""
-    named = ("method", "personalize")
     groups = (STAGE1, STAGE2)
-    return [n for n, option in OPTIONS.items() if option.group in groups and n not in named]
+    return [n for n, option in OPTIONS.items() if option.group in groups and n not in OF_TABLE]
 
 
 @dataclass(frozen=True)

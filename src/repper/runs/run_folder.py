@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
@@ -15,7 +16,6 @@ from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
 from repper.files import check_one_of, check_same, read_json, write_atomically
 from repper.params import digest
-from repper.partition import Partition
 from repper.runs.environment import environment
 
 CONFIG = "config.toml"
@@ -148,10 +148,12 @@ def _init_digest(config: Config) -> str:
     return digest(read_encoder(Path(str(config.init)))[1])
 
 
-def shift_seed(config: Config, partition: Partition) -> int:
-    """The seed of how clients' images differ: that of the clients, who may come from elsewhere."""
-    if config.init_clients == "same" and config.init is not None:
+def shift_seed(config: Config, dealing: Mapping[str, Any]) -> int:
+    """The seed of how clients' images differ: that of the run in which the clients were new.
+
+    `dealing` are the settings of the partition.
+    """
+    if config.shift != "none" and config.init_clients == "same" and config.init is not None:
         folder = Path(config.init)
-        before = read_run_config(folder)
-        return int(read_json(folder / PARTITION)["settings"].get("seed", before.seed))
-    return int(partition.settings.get("seed", config.seed))
+        return shift_seed(read_run_config(folder), read_json(folder / PARTITION)["settings"])
+    return int(dealing.get("seed", config.seed))

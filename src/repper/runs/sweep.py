@@ -15,7 +15,7 @@ from repper.errors import RepperError, unknown
 from repper.files import check_one_of, read_json, write_atomically
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
-from repper.runs.compare import PER_CELL, SETTINGS, CellStarted, Compared, compare
+from repper.runs.compare import PER_CELL, SETTINGS, CellStarted, Compared, check_kept, compare
 from repper.runs.comparison import Comparison
 from repper.runs.execute import Event
 from repper.runs.plan import plan
@@ -144,7 +144,14 @@ def sweep(
     parts = {value: _at(config, setting, value, folder) for value in values}
     for part in parts.values():  # before the first one trains
         _check_value(part, rows, seeds, data)
+    _check_used(setting, [row.config(part, 0, folder) for part in parts.values() for row in rows])
     if overwrite:
+        for name in _earlier(folder):
+            check_kept(folder / name, config, rows, reuse, tuning)
+        if reuse is not None and folder.resolve() == reuse.resolve():
+            raise RepperError(
+                f"--overwrite would delete what --reuse {reuse} needs: choose another --out"
+            )
         _clear(folder)
     found: dict[Any, Comparison] = {}
     for number, (value, part) in enumerate(parts.items(), start=1):
@@ -179,13 +186,31 @@ def _check_value(config: Config, rows: Sequence[Row], seeds: int, data: Dataset 
         build_partition(replace(config, seed=seed), data)
 
 
-def _clear(folder: Path) -> None:
-    """Remove the comparisons of an earlier sweep, also at values that are not asked for now."""
+def _check_used(setting: str, runs: Sequence[Config]) -> None:
+    """Refuse to sweep a setting that changes nothing in any run."""
+    owners = OPTIONS[setting].owners
+    if owners and not any(setting in run.in_use() for run in runs):
+        raise RepperError(
+            f"--sweep {OPTIONS[setting].key} would change nothing: it is for {', '.join(owners)}"
+        )
+    kind = {"alpha": "dirichlet", "classes_per_client": "shards"}.get(setting)
+    if kind and all(run.partition != kind for run in runs):
+        raise RepperError(
+            f"--sweep {OPTIONS[setting].key} would change nothing: it is for --partition {kind}"
+        )
+
+
+def _earlier(folder: Path) -> list[str]:
+    """The folders of an earlier sweep's comparisons, also at values that are not asked for now."""
     if not (folder / f"{SWEEP}.json").is_file():
-        return
-    for name in read_json(folder / f"{SWEEP}.json").get("folders", []):
-        if (folder / name / SETTINGS).is_file():
-            shutil.rmtree(folder / name)
+        return []
+    names = read_json(folder / f"{SWEEP}.json").get("folders", [])
+    return [name for name in names if (folder / name / SETTINGS).is_file()]
+
+
+def _clear(folder: Path) -> None:
+    for name in _earlier(folder):
+        shutil.rmtree(folder / name)
 
 
 def _check_folder(folder: Path, setting: str, *, resume: bool, overwrite: bool) -> None:

@@ -60,9 +60,21 @@ class Tuning(Settled):
                         f"{row.name} has {name.replace('_', '-')} in its brackets, and the tuning "
                         f"file tries values of it: leave out one of them"
                     )
+            if self.rounds is not None and any(
+                "rounds" in dict(row.having(t).settings) for t in tries
+            ):
+                raise RepperError(
+                    f"{row.name} has rounds of its own, and [tuning] gives all tries "
+                    f"{self.rounds}: leave out one of them"
+                )
             found[row] = list(dict.fromkeys(row.having(one) for one in tries))
             if len(found[row]) < len(tries):
                 raise RepperError(f"the tuning file has a try of {row.name} twice")
+        owners: dict[Row, Row] = {}
+        for row, tries_of_row in found.items():
+            for one in tries_of_row:
+                if (other := owners.setdefault(one, row)) != row:
+                    raise RepperError(f"{other.name} and {row.name} both try {one.name}")
         counts = {row.name: len(tries) for row, tries in found.items()}
         least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         if counts[least] < counts[most]:
