@@ -32,7 +32,7 @@ with pyplot.rc_context(STYLE):
             ha="center", fontsize=7,
         )  # fmt: skip
     axes.set_yticks(range(len(rows)), [row.get("asked") or row["row"] for row in rows])
-    axes.set(xlabel="accuracy, %: mean over clients, and its deviation over seeds")
+    axes.set(xlabel="accuracy, %, with its deviation over seeds")
     axes.grid(axis="x", color="0.92", linewidth=0.5)
     axes.margins(y=0.08)
     save(figure, Path(picture))
