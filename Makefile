@@ -16,7 +16,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/repper compare --data digits --clients 20 --alpha 0.5 --methods $(DEMO) --evaluate-every 5 --out runs/digits-demo --overwrite
+	$(BIN)/repper compare --data digits --clients 20 --alpha 0.5 --methods $(DEMO) --rounds 20 --evaluate-every 5 --out runs/digits-demo --overwrite
 	$(BIN)/repper report runs/digits-demo --out runs/digits-demo/report.html
 
 lint: setup
