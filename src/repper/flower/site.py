@@ -188,9 +188,9 @@ class Part:
         names, path = self.plan.holds[stage].given, self.folder / GIVEN_FILE
         if names & received.keys():
             standing = select(received, names.__contains__)
-            like = select(params_of(self.plan.networks[stage]), names.__contains__)
-            shapes = ({n: t.shape for n, t in some.items()} for some in (standing, like))
-            if digest(standing) != expected or next(shapes) != next(shapes):
+            like = params_of(self.plan.networks[stage])
+            fits = {n: t.shape for n, t in standing.items()} == {n: like[n].shape for n in names}
+            if digest(standing) != expected or not fits:
                 raise TellableError("the parameters of earlier stages are not those it was told of")
             self.folder.mkdir(parents=True, exist_ok=True)
             save_params(path, standing, {})
