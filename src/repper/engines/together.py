@@ -113,7 +113,7 @@ class Stack:
             if child is not None
         }
         self._storages = params_of(self._network)
-        self._optimizers: dict[Phase, torch.optim.Adam] = {}
+        self._optimizers: dict[Phase, torch.optim.Optimizer] = {}
 
     def receive(self, params: Mapping[str, Tensor]) -> None:
         """Give every client the same values."""

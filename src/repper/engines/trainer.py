@@ -44,6 +44,10 @@ class Pupil:
     features: Callable[[], Tensor] = _no_features
 
 
+MOMENTUM = 0.9
+"""Of phases that go down by `sgd`."""
+
+
 class Trainer:
     """Trains one network, which is every client's in turn."""
 
@@ -59,7 +63,7 @@ class Trainer:
         """Clients have at most `most` images."""
         self._network, self._training, self._spec, self._flip = network, training, spec, flip
         self._device, self._most = device, most
-        self._optimizers: dict[Phase, torch.optim.Adam] = {}
+        self._optimizers: dict[Phase, torch.optim.Optimizer] = {}
         self._compiled: dict[Phase, LossOf] = {}
         self._around: Params = {}
         """What compiled losses look at besides a batch, in memory that stays where it is."""
@@ -208,15 +212,23 @@ def set_moving(network: Network, phase: Phase) -> dict[str, Tensor]:
 
 
 def fresh_optimizer(
-    known: dict[Phase, torch.optim.Adam],
+    known: dict[Phase, torch.optim.Optimizer],
     phase: Phase,
     parameters: list[Tensor],
     lr: float,
     weight_decay: float,
-) -> torch.optim.Adam:
+) -> torch.optim.Optimizer:
     """A new optimizer, in the memory of the last: for small clients, making one is a tenth."""
     if phase not in known:
-        known[phase] = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+        if phase.optimizer == "adam":
+            made: torch.optim.Optimizer = torch.optim.Adam(
+                parameters, lr=lr, weight_decay=weight_decay, fused=True
+            )
+        else:
+            made = torch.optim.SGD(
+                parameters, lr=lr, weight_decay=weight_decay, momentum=MOMENTUM, fused=True
+            )
+        known[phase] = made
     optimizer = known[phase]
     optimizer.param_groups[0]["lr"] = lr
     state = [tensor for values in optimizer.state.values() for tensor in values.values()]

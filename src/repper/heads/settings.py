@@ -58,16 +58,16 @@ class CommonSettings:
         15, "rounds in which clients train the common head", flag="common_rounds", least=0
     )
     epochs: int = setting(
-        2, "epochs of a client in each of them", flag="common_epochs", least=1, most=10**6
+        4, "epochs of a client in each of them", flag="common_epochs", least=1, most=10**6
     )
     participation: float = setting(
         1.0, "share of clients in each of them", flag="common_participation", above=0, most=1
     )
     lr: float = setting(
-        0.01, "learning rate of the first of them", flag="common_lr", above=0, most=1e6
+        0.1, "learning rate of the first of them", flag="common_lr", above=0, most=1e6
     )
     weight_decay: float = setting(
-        1e-3, "L2 weight decay of the common head", flag="common_weight_decay", least=0, most=1e6
+        3e-3, "L2 weight decay of the common head", flag="common_weight_decay", least=0, most=1e6
     )
     smoothing: float = setting(
         0.5,

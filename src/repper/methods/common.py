@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from repper.params import Params
 
-BATCH = 64
+BATCH = 32
 FALL = 0.1
 """The learning rate of the last round, as a share of the first one's."""
 MOMENTS = "moments"
@@ -61,7 +61,9 @@ class CommonHead(Method):
         return is_common(name)
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
-        return (Phase(is_common, epochs, self.loss, views=0),)
+        # Not Adam: it makes every step about as long as the learning rate, also where a client has
+        # no images of a class and only weight decay is left, which then wears that class away.
+        return (Phase(is_common, epochs, self.loss, views=0, optimizer="sgd"),)
 
     def loss(self, seen: Seen) -> Tensor:
         from torch.nn import functional

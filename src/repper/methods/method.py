@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from repper.errors import RepperError
 from repper.methods.stage import Stage
@@ -79,7 +79,7 @@ class Phase:
     Each image is shown as `views` augmented views at once. With no view it is shown as it is; if
     the encoder is frozen too, its features are then found once and for all epochs. `network` is the
     copy of the network to train instead of the one that travels, and `beside` names copies whose
-    outputs the loss looks at, too.
+    outputs the loss looks at, too. `optimizer` is `adam`, or `sgd` with a momentum of 0.9.
     """
 
     moves: Callable[[str], bool]
@@ -89,6 +89,7 @@ class Phase:
     network: str = ""
     beside: tuple[str, ...] = ()
     gradients: bool = False
+    optimizer: Literal["adam", "sgd"] = "adam"
 
 
 def phases_of(stage: Stage) -> tuple[Phase, ...]:
