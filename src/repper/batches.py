@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
@@ -14,6 +16,8 @@ def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
     A last part of a single number joins the part before it, because batch norm cannot learn from
     one image.
     """
+    import torch  # not above: heads that are fitted without PyTorch take the sizes
+
     order = torch.randperm(count, generator=random)
     yield from order.split(batch_sizes(count, size))
 

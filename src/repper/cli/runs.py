@@ -1,4 +1,4 @@
-"""The commands about runs: `run`, `compare`, `join`, `partition` and `predict`."""
+"""The commands about runs: `run`, `compare`, `join` and `partition`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def add_commands(add: AddCommand) -> None:
     _add_compare(add)
     _add_join(add)
     _add_partition(add)
-    _add_predict(add)
 
 
 def _add_run(add: AddCommand) -> None:
@@ -226,32 +225,4 @@ def _partition(options: argparse.Namespace) -> int:
     )
     print(f"hash {partition.hash}")
     print(f"written to {file}")
-    return 0
-
-
-def _add_predict(add: AddCommand) -> None:
-    predict = add("predict", "classify images with a client's own classifier", _predict)
-    predict.add_argument("--run", required=True, type=path, metavar="RUN", help="run folder")
-    predict.add_argument("--client", required=True, metavar="N", help="the client's number")
-    predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
-    predict.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
-
-
-def _predict(options: argparse.Namespace) -> int:
-    try:
-        client = int(options.client)
-    except ValueError as error:
-        raise RepperError(f"--client must be a whole number, got {options.client!r}") from error
-    from repper import open_run
-
-    answers = open_run(options.run).predict_with_scores(client, options.images)
-    if options.json:
-        rows = [
-            {"image": image, "class": name, "scores": scores}
-            for image, (name, scores) in zip(options.images, answers, strict=True)
-        ]
-        print(json.dumps({"client": client, "predictions": rows}))
-    else:
-        for image, (name, _) in zip(options.images, answers, strict=True):
-            print(f"{image}\t{name}")
     return 0

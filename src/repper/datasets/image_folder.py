@@ -60,9 +60,7 @@ def read_folder(
     lies beside them; `of` are the numbers of images of the whole data set. With `site`, the folder
     is that of one client: its images are divided as they would be among others'.
     """
-    if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise RepperError(f"the folder of images {folder} {what}")
+    _check_folder(folder)
     folder = folder.absolute()
     try:
         if by_client:
@@ -107,6 +105,21 @@ def read_folder(
         clients=clients,
         owners=(owners(train), owners(test)) if by_client else None,
     )
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise RepperError(f"the folder of images {folder} {what}")
+
+
+def class_files(folder: Path) -> list[tuple[str, str, str]]:
+    """Path, class and part (train, test, or nothing) of the images of a folder of classes."""
+    _check_folder(folder)
+    try:
+        return [(item.file.path, item.label, item.part) for item in _by_class(folder)]
+    except OSError as error:
+        raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
 
 
 def _by_client(folder: Path) -> list[Item]:

@@ -5,6 +5,7 @@
 | `encoder.onnx`        | images (uint8, NHWC) to features                   |
 | `head.safetensors`    | features to scores: `repper.edge.saved_head`       |
 | `unknown.safetensors` | which images are of no class that the head knows   |
+| `photos.safetensors`  | features and classes of the photos it was fitted on |
 | `model.json`          | the description of the folder: `ModelNotes`        |
 """
 
@@ -29,7 +30,8 @@ MODEL = "model.json"
 ENCODER = "encoder.onnx"
 HEAD = "head.safetensors"
 UNKNOWN = "unknown.safetensors"
-FILES = (MODEL, ENCODER, HEAD, UNKNOWN, "photos.safetensors")
+PHOTOS = "photos.safetensors"
+FILES = (MODEL, ENCODER, HEAD, UNKNOWN, PHOTOS)
 """All that a model folder may hold."""
 FORMAT = "repper-model-1"
 LICENCE = (
@@ -79,6 +81,14 @@ class UnknownNotes:
 
 
 @dataclass(frozen=True)
+class PhotosNotes:
+    """The photos a model was fitted on: their features, so that it can be fitted again."""
+
+    count: int
+    file: str = PHOTOS
+
+
+@dataclass(frozen=True)
 class ModelNotes:
     """What `model.json` says. `classes` are names in the order of the head's scores.
 
@@ -90,6 +100,7 @@ class ModelNotes:
     classes: tuple[str, ...] | None = None
     head: HeadNotes | None = None
     unknown: UnknownNotes | None = None
+    photos: PhotosNotes | None = None
     scores: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=dict)
     licence: str = LICENCE
@@ -138,7 +149,7 @@ def read_model(folder: Path) -> ModelNotes:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise RepperError(f"{path} does not describe a model of this version of repper ({FORMAT})")
     notes = _build(ModelNotes, found, path, "")
-    for part in (notes.encoder, notes.head, notes.unknown):
+    for part in (notes.encoder, notes.head, notes.unknown, notes.photos):
         if part is not None and (Path(part.file).name != part.file or part.file in ("", ".", "..")):
             raise RepperError(f"{path} names a file outside of its folder: {part.file!r}")
     return notes

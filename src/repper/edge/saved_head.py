@@ -78,6 +78,10 @@ class SavedHead:
         result: NDArray[np.int64] = np.asarray(self.classes, dtype=np.int64)[best]
         return result
 
+    def probabilities(self, features: Array) -> Array:
+        """The softmax of the scores: how sure the head is of each class."""
+        return softmax(self.scores(features))
+
     def digest(self) -> str:
         """A SHA-256 over everything that decides a prediction."""
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
@@ -143,4 +147,11 @@ def unit_rows(features: Array) -> Array:
     """Rows scaled to length one: the paper's z for its r."""
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     result: Array = features / np.maximum(norms, 1e-12)
+    return result
+
+
+def softmax(scores: Array) -> Array:
+    """Each row as positive numbers with a sum of one."""
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    result: Array = powers / powers.sum(1, keepdims=True)
     return result

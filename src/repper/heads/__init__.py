@@ -20,6 +20,16 @@ HEADS: Registry[type[Head]] = Registry(
     },
     own="repper.heads.head:Head",
 )
+DEVICE_HEADS: Registry[type[Head]] = Registry(
+    "head",
+    {
+        "linear": "repper.heads.descent_numpy:LinearHead",
+        "mlp": "repper.heads.descent_numpy:MLPHead",
+        "svm": "repper.heads.solved:SVMHead",
+        "logistic": "repper.heads.solved:LogisticHead",
+    },
+)
+"""The same heads where there is no PyTorch."""
 HEAD_SETTINGS: Registry[type[HeadSettings | CommonSettings]] = Registry(
     "head",
     {

@@ -15,31 +15,17 @@ from repper.batches import batch_sizes, batches, even_size
 from repper.edge.saved_head import Array
 from repper.errors import RepperError
 from repper.heads.head import Fitted, Head, stops
-from repper.heads.settings import LinearSettings, MLPSettings
+from repper.heads.settings import DescentSettings, LinearSettings, MLPSettings
 from repper.heads.together import LinearLayer, Problem, Shape, Stack, shape_of
 from repper.options import check_fields
 
-LEAST_STEPS = 100
-LEAST_EPOCHS = 10
 
-
-class DescentHead(Head):
+class DescentHead(DescentSettings, Head):
     """Heads that are trained by gradient descent on cross-entropy, on one seeded stream."""
 
     draws: ClassVar[bool] = True
 
-    epochs: int | None
-    lr: float
-    batch: int
-    optimizer: str
-    weight_decay: float
     random_state: int
-
-    def _epochs(self, steps: int) -> int:
-        """How many epochs of so many steps; ten on 70 images would be ten steps: too few."""
-        if self.epochs is not None:
-            return self.epochs
-        return max(LEAST_EPOCHS, -(-LEAST_STEPS // steps))
 
     def _train(self, network: nn.Module, x: Array, codes: NDArray[np.int64]) -> Iterator[None]:
         """Train the network in place; every epoch's end is a stop."""
@@ -52,7 +38,7 @@ class DescentHead(Head):
         optimizer = kinds[self.optimizer](
             network.parameters(), lr=self.lr, weight_decay=self.weight_decay, **momentum
         )
-        for _ in range(self._epochs(steps)):
+        for _ in range(self.epochs_of(steps)):
             for rows in batches(len(x), size, random):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(network(features[rows]), labels[rows]).backward()
@@ -104,7 +90,7 @@ class LinearHead(LinearSettings, DescentHead):
         classes, features = problems[0].start[0].shape
         if self._stacks(classes, features, len(problems[0].x)):
             stack = Stack(problems)
-            steps = stack.train(self._epochs(1), self.optimizer, self.lr, self.weight_decay)
+            steps = stack.train(self.epochs_of(1), self.optimizer, self.lr, self.weight_decay)
             for epoch, _ in stops(steps, every):
                 yield epoch, stack.layers()
         else:

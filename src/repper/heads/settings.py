@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from repper.options import setting
 
+LEAST_STEPS = 100
+LEAST_EPOCHS = 10
+
 
 @dataclass(eq=False, repr=False)
 class HeadSettings:
@@ -36,6 +39,12 @@ class DescentSettings(HeadSettings):
     weight_decay: float = setting(
         1e-4, "L2 weight decay of a trained head", flag="head_weight_decay", least=0, most=1e6
     )
+
+    def epochs_of(self, steps: int) -> int:
+        """How many epochs of so many steps; ten on 70 images would be ten steps: too few."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(LEAST_EPOCHS, -(-LEAST_STEPS // steps))
 
 
 @dataclass(eq=False, repr=False)

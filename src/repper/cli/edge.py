@@ -1,0 +1,356 @@
+"""The commands of a device: `personalize`, `add`, `remove`, `predict`, `evaluate` and `play`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repper.cli.arguments import AddCommand, path
+from repper.errors import RepperError, needs
+from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
+from repper.options import Option, options_of
+from repper.text_table import figure
+
+if TYPE_CHECKING:
+    from repper.personal.personalize import Evaluation, Personalized
+
+SKIP = "leave out photos that cannot be read (else they are an error)"
+EDGE = "edge"
+"""The extra that brings what these commands need."""
+
+
+def add_commands(add: AddCommand) -> None:
+    _add_personalize(add)
+    _add_change(add)
+    _add_predict(add)
+    _add_evaluate(add)
+    _add_play(add)
+
+
+def _options_of(kind: str) -> dict[str, Option]:
+    """The settings of a kind of head, by flag."""
+    settings: type = HEAD_SETTINGS[kind]
+    return {option.key: option for option in options_of(settings).values()}
+
+
+def _head_options() -> dict[str, Option]:
+    """The settings of all heads."""
+    return {key: option for kind in DEVICE_HEADS for key, option in _options_of(kind).items()}
+
+
+def _add_personalize(add: AddCommand) -> None:
+    made = add("personalize", "fit a classifier for your own photos on an exported encoder", _make)
+    made.add_argument(
+        "--encoder", required=True, type=path, metavar="FILE",
+        help="encoder.onnx, or a model folder, from repper export",
+    )  # fmt: skip
+    made.add_argument(
+        "--images", required=True, type=path, metavar="DIR",
+        help="a folder of photos for each class; or train/ and test/ with such folders",
+    )  # fmt: skip
+    made.add_argument("--out", required=True, type=path, metavar="DIR", help="the model folder")
+    made.add_argument(
+        "--head", default="linear", metavar="|".join(DEVICE_HEADS), help="kind (default: linear)"
+    )
+    made.add_argument("--seed", default="0", metavar="N", help="of random choices (default: 0)")
+    made.add_argument("--no-unknown", action="store_true", help="always answer with a class")
+    made.add_argument("--skip-unreadable", action="store_true", help=SKIP)
+    made.add_argument("--overwrite", action="store_true", help="replace the model in --out")
+    made.add_argument("--json", action="store_true", help="print one line of JSON")
+    for key, option in _head_options().items():
+        action: dict[str, Any] = {"dest": f"head:{key}", "default": None}
+        if option.kind is bool:
+            made.add_argument(
+                f"--{key}", action="store_const", const="true", help=option.help, **action
+            )
+        else:
+            made.add_argument(f"--{key}", metavar="X", help=option.help, **action)
+
+
+def _make(options: argparse.Namespace) -> int:
+    with needs(EDGE, "repper personalize"):
+        from repper.personal.personalize import personalize
+    DEVICE_HEADS[options.head]  # an unknown one is an error
+    own = _options_of(options.head)
+    settings = {}
+    for key, option in _head_options().items():
+        text = getattr(options, f"head:{key}")
+        if text is not None:
+            if key not in own:
+                raise RepperError(f"--{key} is not a setting of a {options.head} head")
+            settings[own[key].name] = option.check(option.parse(text))
+    done = personalize(
+        options.encoder,
+        options.images,
+        options.out,
+        head=options.head,
+        settings=settings,
+        seed=_whole(options.seed, "seed"),
+        unknown=not options.no_unknown,
+        skip_unreadable=options.skip_unreadable,
+        overwrite=options.overwrite,
+    )
+    _tell(done, options.json)
+    return 0
+
+
+def _whole(text: str, flag: str) -> int:
+    option = Option("", name=flag, kind=int, least=0, most=2**32 - 1)
+    value: int = option.check(option.parse(text))
+    return value
+
+
+def _tell(done: Personalized, as_json: bool) -> None:
+    """What was fitted, and how good it is."""
+    for warning in done.warnings:
+        print(f"note: {warning}", file=sys.stderr)
+    if done.added is not None:
+        for one in done.added.unreadable:
+            print(f"note: left out {one}, which cannot be read", file=sys.stderr)
+    held, tested = done.held_out, done.tested
+    if as_json:
+        answer: dict[str, Any] = {
+            "model": str(done.folder),
+            "head": done.head,
+            "photos": done.counts,
+            "new": done.added.new if done.added else 0,
+            "held_out_accuracy": held.accuracy if held else None,
+            "test": _as_json(tested) if tested else None,
+            "notes": list(done.warnings),
+        }
+        print(json.dumps(answer))
+        return
+    total, classes = sum(done.counts.values()), len(done.counts)
+    print(f"{done.head} head on {total} photos of {classes} classes")
+    if done.added is not None and done.added.known:
+        print(f"{done.added.new} photos were new; features of {done.added.known} were known")
+    if held is not None:
+        print(
+            f"accuracy {figure(held.accuracy)} % on {held.photos} of these photos, held out in "
+            f"{held.folds} parts in turn"
+        )
+    if tested is not None:
+        _print_evaluation(tested)
+    print(f"Model: {done.folder}")
+
+
+def _add_change(add: AddCommand) -> None:
+    more = add("add", "add photos to a model; only these go through the encoder", _more)
+    more.add_argument("model", type=path, metavar="MODEL", help="model folder")
+    more.add_argument(
+        "--images", required=True, type=path, metavar="DIR", help="a folder of photos per class"
+    )
+    more.add_argument("--skip-unreadable", action="store_true", help=SKIP)
+    more.add_argument("--json", action="store_true", help="print one line of JSON")
+    less = add("remove", "make a model forget photos or whole classes", _less)
+    less.add_argument("model", type=path, metavar="MODEL", help="model folder")
+    less.add_argument("photos", nargs="*", type=path, metavar="PHOTO", help="the same files")
+    less.add_argument(
+        "--class", dest="classes", action="append", default=[], metavar="NAME",
+        help="a whole class; may be given several times",
+    )  # fmt: skip
+    less.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def _more(options: argparse.Namespace) -> int:
+    with needs(EDGE, "repper add"):
+        from repper.personal.personalize import add
+    done = add(options.model, options.images, skip_unreadable=options.skip_unreadable)
+    _tell(done, options.json)
+    return 0
+
+
+def _less(options: argparse.Namespace) -> int:
+    with needs(EDGE, "repper remove"):
+        from repper.personal.personalize import remove
+    if not options.photos and not options.classes:
+        raise RepperError("say what to remove: photos, or --class NAME")
+    _tell(remove(options.model, options.photos, options.classes), options.json)
+    return 0
+
+
+def _add_predict(add: AddCommand) -> None:
+    predict = add(
+        "predict", "classify images with a model, or with a client's classifier", _predict
+    )
+    predict.add_argument(
+        "images", nargs="+", metavar="IMAGE",
+        help="a model folder, then images or folders of images; with --run only images",
+    )  # fmt: skip
+    predict.add_argument("--run", type=path, metavar="RUN", help="run folder instead of a model")
+    predict.add_argument("--client", metavar="N", help="the client's number in that run")
+    predict.add_argument("--top", default="1", metavar="K", help="classes to show (default: 1)")
+    predict.add_argument("--no-unknown", action="store_true", help="always answer with a class")
+    predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
+
+
+def _predict(options: argparse.Namespace) -> int:
+    if options.run is not None:
+        return _predict_of_run(options)
+    if options.client is not None:
+        raise RepperError("--client needs --run RUN")
+    folder, *images = map(Path, options.images)
+    if not images:
+        raise RepperError("give a model folder and at least one image: repper predict MODEL IMAGE")
+    top = max(1, _whole(options.top, "top"))
+    with needs(EDGE, "repper predict"):
+        from repper.personal.model import Model
+        from repper.personal.photos import files_of
+    model = Model.open(folder)
+    paths = files_of(images)
+    answers = model.predict(paths)
+    if options.no_unknown:
+        answers = [replace(answer, unknown=False) for answer in answers]
+    rows = []
+    for image, answer in zip(paths, answers, strict=True):
+        best = answer.chances[:top]
+        rows.append(
+            {"image": str(image), "class": None if answer.unknown else answer.name,
+             "unknown": answer.unknown, "chances": dict(best)}
+        )  # fmt: skip
+        if not options.json:
+            shown = ", ".join(f"{_plain(name)} {100 * chance:.1f} %" for name, chance in best)
+            said = f"unknown (nearest: {shown})" if answer.unknown else shown
+            print(f"{_plain(str(image))}\t{said}")
+    if options.json:
+        print(json.dumps({"model": str(folder), "predictions": rows}))
+    return 0
+
+
+def _plain(text: str) -> str:
+    """Text without what a terminal would take for a command."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
+def _predict_of_run(options: argparse.Namespace) -> int:
+    if options.client is None:
+        raise RepperError("--run needs the number of a client: --client N")
+    try:
+        client = int(options.client)
+    except ValueError as error:
+        raise RepperError(f"--client must be a whole number, got {options.client!r}") from error
+    from repper import open_run
+
+    answers = open_run(options.run).predict_with_scores(client, options.images)
+    if options.json:
+        rows = [
+            {"image": image, "class": name, "scores": scores}
+            for image, (name, scores) in zip(options.images, answers, strict=True)
+        ]
+        print(json.dumps({"client": client, "predictions": rows}))
+    else:
+        for image, (name, _) in zip(options.images, answers, strict=True):
+            print(f"{image}\t{name}")
+    return 0
+
+
+def _add_evaluate(add: AddCommand) -> None:
+    evaluate = add("evaluate", "test a model on photos it has not seen", _evaluate)
+    evaluate.add_argument("model", type=path, metavar="MODEL", help="model folder")
+    evaluate.add_argument(
+        "--images", required=True, type=path, metavar="DIR",
+        help="a folder of photos per class; classes the model does not know test `unknown`",
+    )  # fmt: skip
+    evaluate.add_argument("--skip-unreadable", action="store_true", help=SKIP)
+    evaluate.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    with needs(EDGE, "repper evaluate"):
+        from repper.personal.personalize import evaluate
+    found = evaluate(options.model, options.images, skip_unreadable=options.skip_unreadable)
+    if options.json:
+        print(json.dumps(_as_json(found)))
+    else:
+        _print_evaluation(found)
+        _print_confusion(found)
+    return 0
+
+
+def _as_json(found: Evaluation) -> dict[str, Any]:
+    return {
+        "photos": found.photos,
+        "accuracy": found.accuracy,
+        "interval": found.interval,
+        "classes": list(found.classes),
+        "confusion": found.confusion.tolist(),
+        "called_unknown": found.called_unknown,
+        "strangers": found.strangers,
+        "strangers_unknown": found.strangers_unknown,
+    }
+
+
+def _print_evaluation(found: Evaluation) -> None:
+    for one in found.unreadable:
+        print(f"note: left out {one}, which cannot be read", file=sys.stderr)
+    if found.accuracy is not None and found.interval is not None:
+        low, high = found.interval
+        print(
+            f"accuracy {figure(found.accuracy)} % on {found.photos} photos "
+            f"(95 % interval {figure(low)} to {figure(high)})"
+        )
+        if found.called_unknown is not None:
+            print(f"{found.called_unknown} of these photos would be called unknown")
+    if found.strangers:
+        said = (
+            "" if found.strangers_unknown is None else f": {found.strangers_unknown} called unknown"
+        )
+        print(f"{found.strangers} photos of classes that the model does not know{said}")
+
+
+def _print_confusion(found: Evaluation) -> None:
+    if not found.photos:
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="Photos of a class (row) by what they were called", title_justify="left")
+    table.add_column("")
+    for name in found.classes:
+        table.add_column(escape(_plain(name)), justify="right")
+    table.add_column("right", justify="right")
+    for place, name in enumerate(found.classes):
+        row = found.confusion[place]
+        share = f"{figure(100 * row[place] / row.sum())} %" if row.sum() else "-"
+        table.add_row(escape(_plain(name)), *(str(n) if n else "·" for n in row), share)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _add_play(add: AddCommand) -> None:
+    play = add("play", "teach and try a model in the browser, without any network", _play)
+    play.add_argument("model", type=path, metavar="MODEL", help="model folder")
+    play.add_argument("--html", type=path, metavar="FILE", help="write the page, and stop")
+    play.add_argument("--port", default="0", metavar="N", help="of this machine (default: any)")
+    play.add_argument("--no-browser", action="store_true", help="print the address only")
+
+
+def _play(options: argparse.Namespace) -> int:
+    from repper.edge.play import page_of, serve
+
+    page = page_of(options.model)
+    if options.html is not None:
+        from repper.files import write_atomically
+
+        write_atomically(options.html, page)
+        print(f"written to {options.html} ({len(page) / 1e6:.1f} MB): open it in a browser")
+        return 0
+
+    def started(address: str) -> None:
+        print(f"{address} (Ctrl+C ends it)", flush=True)
+        if not options.no_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    try:
+        serve(page, _whole(options.port, "port"), started)
+    except KeyboardInterrupt:
+        return 0
+    return 0

@@ -1,0 +1,80 @@
+"""Which images are unlike all that a model has seen: too far from every class."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from repper.edge.saved_head import Array
+from repper.errors import RepperError
+from repper.files import write_atomically
+
+FORMAT = "repper-unknown-1"
+TENSORS = ("means", "whiten", "threshold")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A rule by Mahalanobis distance (Lee et al. 2018): far from the mean of every class.
+
+    `means` (k, d) are of classes. Times `whiten` (d, d), classes spread by one in all directions.
+    """
+
+    means: Array
+    whiten: Array
+    threshold: float
+    encoder: str
+
+    def distances(self, features: Array) -> Array:
+        """From each image (n, d) to the nearest class."""
+        x, means = features @ self.whiten, self.means @ self.whiten
+        squares = (x**2).sum(1)[:, None] - 2 * x @ means.T + (means**2).sum(1)[None]
+        result: Array = np.sqrt(np.maximum(squares, 0)).min(1)
+        return result
+
+    def is_unknown(self, features: Array) -> NDArray[np.bool_]:
+        result: NDArray[np.bool_] = self.distances(features) > self.threshold
+        return result
+
+    def save(self, path: Path) -> None:
+        arrays = self._arrays()
+        header = {"format": FORMAT, "encoder": self.encoder, "digest": _digest(arrays)}
+        write_atomically(path, save(arrays, metadata=header))
+
+    def digest(self) -> str:
+        return _digest(self._arrays())
+
+    def _arrays(self) -> dict[str, Array]:
+        threshold = np.array([self.threshold], np.float32)
+        found = {"means": self.means, "whiten": self.whiten, "threshold": threshold}
+        return {name: np.ascontiguousarray(a, np.float32) for name, a in found.items()}
+
+
+def read_unknown(path: Path, encoder: str) -> Unknown:
+    """Read the rule of a model folder, for the encoder with this digest."""
+    try:
+        with safe_open(str(path), framework="np") as file:
+            header = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise RepperError(f"{path} is missing or damaged ({error})") from error
+    whole = set(arrays) == set(TENSORS) and header.get("digest") in (None, _digest(arrays))
+    if header.get("format") != FORMAT or not whole:
+        raise RepperError(f"{path} is damaged, or of another version of repper ({FORMAT})")
+    if header.get("encoder") != encoder:
+        raise RepperError(f"{path} belongs to another encoder: copy the whole folder again")
+    return Unknown(arrays["means"], arrays["whiten"], float(arrays["threshold"][0]), encoder)
+
+
+def _digest(arrays: dict[str, Array]) -> str:
+    sha = hashlib.sha256()
+    for name in TENSORS:
+        sha.update(f"{name} {arrays[name].shape}\n".encode())
+        sha.update(np.ascontiguousarray(arrays[name], np.float32).tobytes())
+    return sha.hexdigest()

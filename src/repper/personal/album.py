@@ -1,0 +1,155 @@
+"""The photos that a model was fitted on: their features and classes, not the photos themselves.
+
+It is kept in the model folder, so that ten more photos cost ten, and a head can be fitted again
+after photos or classes have left. It may be deleted; then the next fit needs all photos again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from repper.edge.onnx_encoder import OnnxEncoder
+from repper.edge.saved_head import Array
+from repper.errors import RepperError
+from repper.files import write_atomically
+from repper.personal.photos import Photo, digest_of, features_of
+
+FORMAT = "repper-photos-1"
+
+
+@dataclass(frozen=True)
+class Album:
+    """Features (n, d), and of every photo the SHA-256 of its file, its class and its name."""
+
+    encoder: str
+    features: Array
+    digests: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def counts(self) -> dict[str, int]:
+        """How many photos each class has."""
+        return {label: self.labels.count(label) for label in sorted(set(self.labels))}
+
+    def of(self, rows: Sequence[int]) -> Album:
+        """Some of the photos."""
+        digests, labels, names = (
+            tuple(column[row] for row in rows) for column in (self.digests, self.labels, self.names)
+        )
+        return Album(self.encoder, self.features[list(rows)], digests, labels, names)
+
+    def without(self, photos: Collection[str] = (), classes: Collection[str] = ()) -> Album:
+        """The rest, when photos (by their SHA-256) and whole classes have left."""
+        for name in classes:
+            if name not in self.labels:
+                known = ", ".join(self.counts()) or "none"
+                raise RepperError(f"the model has no class {name!r} (its classes: {known})")
+        return self.of(
+            [
+                row
+                for row, (digest, label) in enumerate(zip(self.digests, self.labels, strict=True))
+                if digest not in photos and label not in classes
+            ]
+        )
+
+    def with_photos(
+        self, photos: Sequence[Photo], encoder: OnnxEncoder, *, skip_unreadable: bool = False
+    ) -> tuple[Album, Added]:
+        """This album and more photos; only those it does not have go through the encoder.
+
+        A photo that is there already takes the class it has now.
+        """
+        label_of: dict[str, Photo] = {}
+        twice = 0
+        for photo in photos:
+            digest = digest_of(photo.path)
+            if (other := label_of.get(digest)) is not None:
+                twice += 1
+                if other.label != photo.label:
+                    raise RepperError(
+                        f"{photo.path} and {other.path} are the same photo in two classes: "
+                        f"remove one of them"
+                    )
+                continue
+            label_of[digest] = photo
+        known = {digest: row for row, digest in enumerate(self.digests)}
+        new = [digest for digest in label_of if digest not in known]
+        found, bad = features_of(
+            [label_of[digest].path for digest in new], encoder, skip_unreadable=skip_unreadable
+        )
+        unreadable = [label_of[new[row]].path for row in bad]
+        read = [row for row in range(len(new)) if row not in set(bad)]
+        labels = list(self.labels)
+        for digest, row in known.items():
+            if digest in label_of:
+                labels[row] = label_of[digest].label
+        joined = Album(
+            self.encoder,
+            np.concatenate([self.features, found[read]]).astype(np.float32),
+            (*self.digests, *(new[row] for row in read)),
+            (*labels, *(label_of[new[row]].label for row in read)),
+            (*self.names, *(label_of[new[row]].path.name for row in read)),
+        )
+        return joined, Added(len(read), len(label_of) - len(new), twice, tuple(unreadable))
+
+    def digest(self) -> str:
+        sha = hashlib.sha256(json.dumps([self.encoder, *self._columns()]).encode())
+        sha.update(np.ascontiguousarray(self.features, np.float32).tobytes())
+        return sha.hexdigest()
+
+    def save(self, path: Path) -> None:
+        digests, labels, names = (json.dumps(column) for column in self._columns())
+        header = {
+            "format": FORMAT,
+            "encoder": self.encoder,
+            "digests": digests,
+            "labels": labels,
+            "names": names,
+            "digest": self.digest(),
+        }
+        features = {"features": np.ascontiguousarray(self.features, np.float32)}
+        write_atomically(path, save(features, metadata=header))
+
+    def _columns(self) -> list[list[str]]:
+        return [list(self.digests), list(self.labels), list(self.names)]
+
+
+@dataclass(frozen=True)
+class Added:
+    """How many photos were new, known before, or there twice; and those that cannot be read."""
+
+    new: int
+    known: int
+    twice: int
+    unreadable: tuple[Path, ...]
+
+
+def empty_album(encoder: OnnxEncoder) -> Album:
+    return Album(encoder.digest, np.zeros((0, encoder.features), np.float32))
+
+
+def read_album(path: Path, encoder: OnnxEncoder) -> Album:
+    """Read the photos of a model folder."""
+    try:
+        with safe_open(str(path), framework="np") as file:
+            header = dict(file.metadata() or {})
+            features = file.get_tensor("features")
+        columns = [tuple(json.loads(header[name])) for name in ("digests", "labels", "names")]
+        album = Album(header["encoder"], features, *columns)
+        whole = header["format"] == FORMAT and album.digest() == header["digest"]
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RepperError(f"{path} is missing or damaged: fit the model again") from error
+    if not whole or album.encoder != encoder.digest:
+        raise RepperError(f"{path} is damaged, or of another encoder: fit the model again")
+    return album

@@ -1,0 +1,358 @@
+"""Make a model of an encoder and photos, and change it as photos come and go."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repper.edge.model_folder import (
+    ENCODER,
+    FILES,
+    HEAD,
+    MODEL,
+    PHOTOS,
+    UNKNOWN,
+    EncoderNotes,
+    HeadNotes,
+    InputNotes,
+    ModelNotes,
+    PhotosNotes,
+    UnknownNotes,
+    read_model,
+)
+from repper.edge.onnx_encoder import OnnxEncoder
+from repper.edge.onnx_file import verified
+from repper.edge.saved_head import SavedHead
+from repper.edge.unknown import Unknown
+from repper.errors import RepperError
+from repper.files import write_atomically
+from repper.personal.album import Added, Album, empty_album, read_album
+from repper.personal.fit import (
+    HeldOut,
+    check_classes,
+    cooled,
+    fit_head,
+    fit_unknown,
+    held_out,
+    make_head,
+)
+from repper.personal.model import Model
+from repper.personal.photos import Photo, digest_of, features_of, files_of, photos_in
+
+
+@dataclass(frozen=True)
+class Personalized:
+    """A model that was fitted: how it did on photos it did not see, and what to know about it."""
+
+    folder: Path
+    head: str
+    added: Added | None
+    counts: dict[str, int]
+    held_out: HeldOut | None
+    tested: Evaluation | None
+    warnings: tuple[str, ...]
+
+
+def personalize(
+    encoder: Path,
+    images: Path,
+    out: Path,
+    *,
+    head: str = "linear",
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    unknown: bool = True,
+    skip_unreadable: bool = False,
+    overwrite: bool = False,
+) -> Personalized:
+    """Fit a classifier for the photos in `images`, a folder per class, into the folder `out`.
+
+    `encoder` is an exported file or a model folder. With train/ and test/ in `images`, the model is
+    tested on test/; else on its own photos, held out in turn. An `out` that `overwrite` replaces
+    still gives the features of photos it knows.
+    """
+    data = _encoder_bytes(encoder)
+    network = OnnxEncoder(data, str(encoder))
+    make_head(head, settings, seed)  # a wrong setting is an error before anything is read
+    photos = photos_in(images)
+    album = empty_album(network)
+    if out.exists():
+        album = _known(out, network, overwrite)
+    learned = [photo for photo in photos if photo.part != "test"]
+    album, added = album.with_photos(learned, network, skip_unreadable=skip_unreadable)
+    chosen = _only(album, learned) if added.known else album
+    fitted = _Fitted.of(chosen, network, head, settings or {}, seed, unknown)
+    _write(out, fitted, network, data)
+    done = fitted.told(out, added)
+    tested = [photo for photo in photos if photo.part == "test"]
+    return (
+        replace(done, tested=_tested(Model.open(out), tested, skip_unreadable)) if tested else done
+    )
+
+
+def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personalized:
+    """More photos, a folder per class, which may be new ones; only these go through the encoder."""
+    opened, album = _open(model)
+    photos = [photo for photo in photos_in(images) if photo.part != "test"]
+    album, added = album.with_photos(photos, opened.encoder, skip_unreadable=skip_unreadable)
+    return _refit(opened, album, added)
+
+
+def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = ()) -> Personalized:
+    """Forget photos, given as the same files, and whole classes."""
+    opened, album = _open(model)
+    digests = {digest_of(path): path for path in files_of(photos)}
+    for digest, path in digests.items():
+        if digest not in album.digests:
+            raise RepperError(f"{path} is not among the photos of {model}")
+    return _refit(opened, album.without(digests, classes), None)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Photos of classes that the model knows, and of others, which it should call unknown.
+
+    `confusion[i, j]` are photos of class i that were called j, in the order of `classes`.
+    """
+
+    classes: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    called_unknown: int | None
+    strangers: int
+    strangers_unknown: int | None
+    unreadable: tuple[Path, ...]
+
+    @property
+    def photos(self) -> int:
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float | None:
+        return 100 * float(np.trace(self.confusion)) / self.photos if self.photos else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 %, by Wilson: honest for few photos, too."""
+        if not self.photos:
+            return None
+        n, right, z = self.photos, float(np.trace(self.confusion)), 1.959964
+        middle = (right + z * z / 2) / (n + z * z)
+        half = z / (n + z * z) * float(np.sqrt(right * (n - right) / n + z * z / 4))
+        return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
+
+
+def evaluate(model: Path, images: Path, *, skip_unreadable: bool = False) -> Evaluation:
+    """How a model does on photos in `images`, a folder per class, or in its test/."""
+    photos = photos_in(images)
+    if any(photo.part == "test" for photo in photos):
+        photos = [photo for photo in photos if photo.part == "test"]
+    return _tested(Model.open(model), photos, skip_unreadable)
+
+
+def _tested(model: Model, photos: Sequence[Photo], skip_unreadable: bool) -> Evaluation:
+    head = model.classifier
+    names = head.names
+    found, bad = features_of(
+        [photo.path for photo in photos], model.encoder, skip_unreadable=skip_unreadable
+    )
+    keep = np.setdiff1d(np.arange(len(photos)), bad)
+    place = {name: number for number, name in enumerate(names)}
+    truth = np.array([place.get(photo.label, -1) for photo in photos], np.int64)[keep]
+    features = found[keep]
+    if not (truth >= 0).any() and not len(truth):
+        raise RepperError("there are no photos that can be read to test on")
+    known = truth >= 0
+    confusion = np.zeros((len(names), len(names)), np.int64)
+    if known.any():
+        np.add.at(confusion, (truth[known], head.scores(features[known]).argmax(1)), 1)
+    far = model.unknown.is_unknown(features) if model.unknown is not None else None
+    return Evaluation(
+        names,
+        confusion,
+        None if far is None else int(far[known].sum()),
+        int((~known).sum()),
+        None if far is None else int(far[~known].sum()),
+        tuple(photos[row].path for row in bad),
+    )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """All that is fitted on an album."""
+
+    album: Album
+    head: SavedHead
+    unknown: Unknown | None
+    held_out: HeldOut | None
+    settings: Mapping[str, Any]
+    seed: int
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        album: Album,
+        encoder: OnnxEncoder,
+        kind: str,
+        settings: Mapping[str, Any],
+        seed: int,
+        unknown: bool,
+    ) -> _Fitted:
+        counts = album.counts()
+        warnings = check_classes(counts)
+        names = tuple(counts)
+        labels = np.array([names.index(label) for label in album.labels], np.int64)
+        x = album.features
+        tested, temperature = held_out(make_head(kind, settings, seed), x, labels)
+        head = fit_head(make_head(kind, settings, seed), x, labels, names, encoder.digest)
+        rule = fit_unknown(x, labels, encoder.digest) if unknown else None
+        return cls(album, cooled(head, temperature), rule, tested, settings, seed, tuple(warnings))
+
+    def notes(self, encoder: OnnxEncoder, sha256: str, files: Mapping[str, str]) -> ModelNotes:
+        """The description of the model, whose files have these names."""
+        tested = self.held_out
+        scores = {
+            "head_settings": dict(self.settings),
+            "seed": self.seed,
+            "photos": self.album.counts(),
+            "held_out": None
+            if tested is None
+            else {"accuracy": tested.accuracy, "photos": tested.photos, "folds": tested.folds},
+        }
+        return ModelNotes(
+            EncoderNotes(
+                sha256,
+                encoder.digest,
+                encoder.precision,
+                encoder.architecture,
+                encoder.features,
+                encoder.origin,
+                files[ENCODER],
+            ),
+            InputNotes(encoder.size, encoder.channels),
+            self.head.names,
+            HeadNotes(self.head.kind, self.head.digest(), files[HEAD]),
+            UnknownNotes(self.unknown.threshold, files[UNKNOWN]) if self.unknown else None,
+            PhotosNotes(len(self.album), files[PHOTOS]),
+            scores,
+            {name: metadata.version(name) for name in ("repper", "onnxruntime")},
+        )
+
+    def save(self, folder: Path, encoder: OnnxEncoder, data: bytes) -> None:
+        """Write the model into a folder that exists, the description last.
+
+        Its files take names that are free: a crash leaves the old model whole, or the new one.
+        """
+        parts: dict[str, SavedHead | Album | Unknown] = {HEAD: self.head, PHOTOS: self.album}
+        if self.unknown is not None:
+            parts[UNKNOWN] = self.unknown
+        sha256 = hashlib.sha256(data).hexdigest()
+        files = {name: _free(folder, name, part.digest()) for name, part in parts.items()}
+        files[ENCODER] = _free(folder, ENCODER, sha256)
+        if (folder / ENCODER).is_file() and (folder / ENCODER).read_bytes() == data:
+            files[ENCODER] = ENCODER
+        else:
+            write_atomically(folder / files[ENCODER], data)
+        for name, part in parts.items():
+            part.save(folder / files[name])
+        self.notes(encoder, sha256, files).write(folder)
+        for path in folder.iterdir():
+            if path.name not in (MODEL, *files.values()) and _is_ours(path.name):
+                path.unlink(missing_ok=True)
+
+    def told(self, folder: Path, added: Added | None) -> Personalized:
+        """What there is to say of the model that was written."""
+        return Personalized(
+            folder, self.head.kind, added, self.album.counts(), self.held_out, None, self.warnings
+        )
+
+
+def _encoder_bytes(path: Path) -> bytes:
+    """Of an exported file, or of the one in a model folder."""
+    if path.is_dir():
+        return read_model(path).encoder_bytes(path)
+    return verified(path)
+
+
+def _known(out: Path, encoder: OnnxEncoder, overwrite: bool) -> Album:
+    """What is known of photos from a model that is to be replaced."""
+    if not overwrite:
+        raise RepperError(f"{out} exists: choose another --out, or replace it with --overwrite")
+    strange = [] if not out.is_dir() else [p.name for p in out.iterdir() if not _is_ours(p.name)]
+    if not out.is_dir() or strange:
+        what = f"it holds {strange[0]}" if strange else "it is a file"
+        raise RepperError(f"--overwrite replaces model folders, and {out} is none: {what}")
+    try:
+        notes = read_model(out)
+        return (
+            read_album(out / notes.photos.file, encoder) if notes.photos else empty_album(encoder)
+        )
+    except RepperError:
+        return empty_album(encoder)  # damaged, or of another encoder: it is replaced all the same
+
+
+def _is_ours(name: str) -> bool:
+    return any(name == file or name.startswith(f"{Path(file).stem}-") for file in FILES) or (
+        name.startswith(".") and name.endswith(".tmp")
+    )
+
+
+def _only(album: Album, photos: Sequence[Photo]) -> Album:
+    """Of an album that knew more, only these photos."""
+    wanted = {digest_of(photo.path) for photo in photos}
+    return album.of([row for row, digest in enumerate(album.digests) if digest in wanted])
+
+
+def _open(folder: Path) -> tuple[Model, Album]:
+    model = Model.open(folder)
+    if model.notes.photos is None:
+        raise RepperError(
+            f"{folder} knows no photos of its own: fit it with repper personalize --encoder "
+            f"{folder} --images FOLDER --out MODEL"
+        )
+    return model, read_album(folder / model.notes.photos.file, model.encoder)
+
+
+def _refit(model: Model, album: Album, added: Added | None) -> Personalized:
+    scores = model.notes.scores or {}
+    fitted = _Fitted.of(
+        album,
+        model.encoder,
+        model.classifier.kind,
+        scores.get("head_settings", {}),
+        int(scores.get("seed", 0)),
+        model.notes.unknown is not None,
+    )
+    _write(model.folder, fitted, model.encoder, model.notes.encoder_bytes(model.folder))
+    return fitted.told(model.folder, added)
+
+
+def _write(folder: Path, fitted: _Fitted, encoder: OnnxEncoder, data: bytes) -> None:
+    """Write a model into its folder, which appears only when it is complete."""
+    if folder.exists():
+        fitted.save(folder, encoder, data)
+        return
+    made = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(made, ignore_errors=True)
+    try:
+        made.mkdir(parents=True)
+        fitted.save(made, encoder, data)
+        made.replace(folder)
+    except OSError as error:
+        raise RepperError(f"cannot write {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _free(folder: Path, name: str, digest: str) -> str:
+    """A name that no other content has: writing over a file would break the model in between."""
+    path = Path(name)
+    return name if not (folder / name).exists() else f"{path.stem}-{digest[:12]}{path.suffix}"
