@@ -1,0 +1,180 @@
+"""A model folder: an exported encoder, perhaps a head for it, and a description of both.
+
+| file                  | what it holds                                      |
+|-----------------------|----------------------------------------------------|
+| `encoder.onnx`        | images (uint8, NHWC) to features                   |
+| `head.safetensors`    | features to scores: `repper.edge.saved_head`       |
+| `unknown.safetensors` | which images are of no class that the head knows   |
+| `model.json`          | the description of the folder: `ModelNotes`        |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from repper.edge.onnx_file import verified
+from repper.edge.saved_head import SavedHead, read_head
+from repper.errors import RepperError
+from repper.files import read_json, write_atomically
+
+MODEL = "model.json"
+ENCODER = "encoder.onnx"
+HEAD = "head.safetensors"
+UNKNOWN = "unknown.safetensors"
+FILES = (MODEL, ENCODER, HEAD, UNKNOWN, "photos.safetensors")
+"""All that a model folder may hold."""
+FORMAT = "repper-model-1"
+LICENCE = (
+    "The weights are yours: they come from your own training, and repper claims no rights in them. "
+    "The rights of others in the images they were learned from are not changed."
+)
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class EncoderNotes:
+    """The encoder: its file, its checksum, and the digest that heads name."""
+
+    sha256: str
+    digest: str
+    precision: str
+    architecture: str
+    features: int
+    origin: str
+    file: str = ENCODER
+
+
+@dataclass(frozen=True)
+class InputNotes:
+    """What images the encoder takes, and how a photo is brought into that shape."""
+
+    size: int
+    channels: int
+    layout: str = "NHWC"
+    type: str = "uint8"
+    crop: str = "central square"
+    resize: str = "bilinear, antialiased (Pillow)"
+    transparency: str = "white"
+
+
+@dataclass(frozen=True)
+class HeadNotes:
+    kind: str
+    digest: str
+    file: str = HEAD
+
+
+@dataclass(frozen=True)
+class UnknownNotes:
+    threshold: float
+    file: str = UNKNOWN
+
+
+@dataclass(frozen=True)
+class ModelNotes:
+    """What `model.json` says. `classes` are names in the order of the head's scores.
+
+    `scores` are what was measured on held-out images, for people to read.
+    """
+
+    encoder: EncoderNotes
+    input: InputNotes
+    classes: tuple[str, ...] | None = None
+    head: HeadNotes | None = None
+    unknown: UnknownNotes | None = None
+    scores: dict[str, Any] | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    licence: str = LICENCE
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of `model.json`."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    def write(self, folder: Path) -> None:
+        """Write `model.json`, whole or not at all."""
+        text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+        write_atomically(folder / MODEL, text + "\n")
+
+    def encoder_bytes(self, folder: Path) -> bytes:
+        """The bytes of the encoder, after a check that they are the ones described here."""
+        path = folder / self.encoder.file
+        data = verified(path)
+        if hashlib.sha256(data).hexdigest() != self.encoder.sha256:
+            raise RepperError(
+                f"{path} is whole, but not the encoder that {MODEL} beside it describes: copy the "
+                f"whole folder again"
+            )
+        return data
+
+    def read_head(self, folder: Path) -> SavedHead | None:
+        """The head, after a check that it belongs to this encoder; None if there is none."""
+        if self.head is None:
+            return None
+        head = read_head(folder / self.head.file).for_encoder(self.encoder.digest)
+        if head.digest() != self.head.digest:
+            raise RepperError(
+                f"{folder / self.head.file} is whole, but not the head that {MODEL} beside it "
+                f"describes: copy the whole folder again"
+            )
+        return head
+
+
+def read_model(folder: Path) -> ModelNotes:
+    """Read `model.json` of a model folder; unknown keys in it are ignored."""
+    path = folder / MODEL
+    if not folder.is_dir():
+        raise RepperError(f"there is no model folder {folder}")
+    if not path.is_file():
+        raise RepperError(f"{folder} is not a model folder: it has no {MODEL}")
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise RepperError(f"{path} does not describe a model of this version of repper ({FORMAT})")
+    notes = _build(ModelNotes, found, path, "")
+    for part in (notes.encoder, notes.head, notes.unknown):
+        if part is not None and (Path(part.file).name != part.file or part.file in ("", ".", "..")):
+            raise RepperError(f"{path} names a file outside of its folder: {part.file!r}")
+    return notes
+
+
+def _build(kind: type[Part], found: Any, path: Path, where: str) -> Part:
+    """A dataclass from a JSON object, with its types checked."""
+    if not isinstance(found, Mapping):
+        raise RepperError(f"{path} is damaged: {where or 'it'} must be an object")
+    types_of = typing.get_type_hints(kind)
+    values = {}
+    for one in dataclasses.fields(cast(Any, kind)):
+        name = f"{where}.{one.name}".lstrip(".")
+        if one.name in found:
+            values[one.name] = _value(types_of[one.name], found[one.name], path, name)
+        elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
+            raise RepperError(f"{path} is damaged: it has no {name}")
+    return kind(**values)
+
+
+def _value(kind: Any, found: Any, path: Path, name: str) -> Any:
+    if isinstance(kind, types.UnionType):
+        if found is None:
+            return None
+        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+    if dataclasses.is_dataclass(kind):
+        return _build(cast(type, kind), found, path, name)
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is tuple and isinstance(found, list):
+        return tuple(_value(inner[0], one, path, name) for one in found)
+    if origin is dict and isinstance(found, dict):
+        return found
+    if origin is float and isinstance(found, int | float) and not isinstance(found, bool):
+        return float(found)
+    if origin is int and isinstance(found, int) and not isinstance(found, bool):
+        return found
+    if origin is str and isinstance(found, str):
+        return found
+    raise RepperError(f"{path} is damaged: its {name} cannot be {found!r}")
