@@ -1,11 +1,27 @@
-"""An encoder in int8: weights and activations of convolutions as bytes, with scales of their own."""
+"""An encoder in int8: weights and activations of convolutions as bytes, with scales of their own.
+
+Chosen on a MobileNet of width 0.5 (CIFAR-10, 54 % accurate, 3,000 test images; the 95 % interval
+of a loss is about 0.45 points wide to each side):
+
+| calibration                | loss, head refitted | predictions kept |
+|----------------------------|---------------------|------------------|
+| smallest and largest value | -0.0                | 97.9 %           |
+| percentile 99.99           | -0.2                | 97.8 %           |
+| percentile 99.9            | 0.0                 | 95.1 %           |
+| entropy                    | -0.0                | 97.9 %           |
+| weights of 7 bits          | 0.1                 | 97.0 %           |
+| first layer in float       | 0.1                 | 98.1 %           |
+
+None differs from the first by more than chance, and it is the simplest. Weights have 7 bits all the
+same: CPUs without VNNI add products of bytes in pairs in 16 bits, where those of 8 bits overflow,
+and nobody knows the CPU that the file will run on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,52 +31,30 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto
+from onnxruntime import quantization
 
-from repper.export.graph import model_of
-from repper.hardware import instruction_sets
+from repper.export.graph import PIXELS, model_of
 
-CALIBRATION = 512
-"""How many images decide the scales."""
+LAYERS = ["Add", "Conv", "Gemm", "MaxPool", "Relu"]
+"""What is computed in bytes; the mean over positions stays in float."""
 
 
-def quantized(
-    model: ModelProto,
-    images: NDArray[np.uint8],
-    *,
-    method: str = "Percentile",
-    format: str = "QDQ",
-    exclude: tuple[str, ...] = (),
-    reduce_range: bool = False,
-    percentile: float = 99.99,
-) -> ModelProto:
-    """The graph in int8, its scales from images (uint8, NHWC)."""
-    from onnxruntime import quantization as tools
-
-    name = model.graph.input[0].name
-    batches = [{name: images[at : at + 32]} for at in range(0, len(images), 32)]
-
-    class Reader(tools.CalibrationDataReader):  # type: ignore[misc, unused-ignore]
-        def __init__(self) -> None:
-            self.left = iter(batches)
-
-        def get_next(self) -> dict[str, Any] | None:
-            return next(self.left, None)
-
+def quantized(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
+    """The graph in int8, its scales from images (uint8, NCHW)."""
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        target = Path(folder) / "int8.onnx"
-        tools.quantize_static(
-            model,
+        source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        onnx.save(model, source)  # a model in memory would be changed
+        quantization.quantize_static(
+            source,
             target,
-            Reader(),
-            quant_format=tools.QuantFormat[format],
-            op_types_to_quantize=["Conv", "Gemm", "Relu", "Add", "MaxPool"],
+            _Reader(images),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=LAYERS,
             per_channel=True,
-            reduce_range=reduce_range,
-            activation_type=tools.QuantType.QUInt8,
-            weight_type=tools.QuantType.QInt8,
-            nodes_to_exclude=list(exclude),
-            calibrate_method=tools.CalibrationMethod[method],
-            extra_options={"CalibPercentile": percentile},
+            reduce_range=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            calibrate_method=quantization.CalibrationMethod.MinMax,
         )
         result = onnx.load(target)
     return model_of(result.graph)
@@ -71,15 +65,23 @@ def digest_of(model: ModelProto) -> str:
     return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
+class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc, unused-ignore]
+    """Images for the calibration, some at once."""
+
+    def __init__(self, images: NDArray[np.uint8]) -> None:
+        parts = (images[at : at + 32] for at in range(0, len(images), 32))
+        self._left = ({PIXELS: part.astype(np.float32) / 127.5 - 1} for part in parts)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._left, None)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the advice to prepare the graph first: the exporter has folded what can be folded."""
-    log = logging.getLogger()
-    level = log.level
-    log.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            yield
+        yield
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
