@@ -13,7 +13,6 @@ import torch
 from onnx import ModelProto, TensorProto, compose, helper
 from torch import Tensor, nn
 
-
 from repper.edge.onnx_file import BLANK, MARK, SHA256, checksum
 from repper.encoders.blocks import MeanOverPositions
 from repper.encoders.encoder import Encoder, EncoderSpec
@@ -55,7 +54,8 @@ def encoder_graph(spec: EncoderSpec, params: Params) -> ModelProto:
             if isinstance(child, MeanOverPositions):
                 setattr(parent, name, _MeanOverMaps())
     # In the plain order of memory: a graph has no other, and it must not depend on who wrote it.
-    encoder = encoder.to(memory_format=torch.contiguous_format)
+    for weight in encoder.parameters():
+        weight.data = weight.data.contiguous()
     # Two images: one image would become part of the graph.
     example = torch.zeros(2, spec.channels, spec.size, spec.size)
     try:
@@ -78,19 +78,23 @@ def encoder_graph(spec: EncoderSpec, params: Params) -> ModelProto:
     if program is None:
         raise TypeError("the exporter gave nothing")
     model = program.model_proto
-    outputs = [helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["batch", encoder.features])]
-    shape = ["batch", spec.channels, spec.size, spec.size]
+    outputs = [
+        helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["batch", encoder.features])
+    ]
+    shape: list[str | int] = ["batch", spec.channels, spec.size, spec.size]
     inputs = [helper.make_tensor_value_info(PIXELS, TensorProto.FLOAT, shape)]
     nodes, weights = list(model.graph.node), list(model.graph.initializer)
     for node in nodes:
         # The exporter writes here which line of which file a node comes from.
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-    for weight in weights:
-        weight.ClearField("metadata_props")
-        weight.ClearField("doc_string")
+    for tensor in weights:
+        tensor.ClearField("metadata_props")
+        tensor.ClearField("doc_string")
     if model.functions:
-        raise RepperError(f"encoder {spec.name!r} cannot be exported: ONNX has no nodes for all of it")
+        raise RepperError(
+            f"encoder {spec.name!r} cannot be exported: ONNX has no nodes for all of it"
+        )
     return model_of(helper.make_graph(nodes, "encoder", inputs, outputs, weights))
 
 
@@ -101,13 +105,15 @@ def takes_images(model: ModelProto, channels: int, size: int, name: str = IMAGES
         helper.make_tensor("pixels_one", TensorProto.FLOAT, [], [1.0]),
     ]
     nodes = [
-        helper.make_node("Transpose", [name], ["pixels_first"], "pixels_transpose", perm=[0, 3, 1, 2]),
+        helper.make_node(
+            "Transpose", [name], ["pixels_first"], "pixels_transpose", perm=[0, 3, 1, 2]
+        ),
         helper.make_node("Cast", ["pixels_first"], ["pixels_float"], "pixels_cast", to=1),
         helper.make_node("Div", ["pixels_float", "pixels_half"], ["pixels_divided"], "pixels_div"),
         helper.make_node("Sub", ["pixels_divided", "pixels_one"], ["pixels"], "pixels_sub"),
     ]
     given = helper.make_tensor_value_info(name, TensorProto.UINT8, ["batch", size, size, channels])
-    shape = ["batch", channels, size, size]
+    shape: list[str | int] = ["batch", channels, size, size]
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, shape)
     first = model_of(helper.make_graph(nodes, "pixels", [given], [pixels], numbers))
     return joined(first, model, {"pixels": PIXELS})
@@ -126,8 +132,8 @@ def model_of(graph: onnx.GraphProto) -> ModelProto:
     graph.ClearField("metadata_props")
     opset = [helper.make_opsetid("", OPSET)]
     return helper.make_model(
-        graph, producer_name="repper", producer_version=metadata.version("repper"), opset_imports=opset,
-        ir_version=IR_VERSION,
+        graph, producer_name="repper", producer_version=metadata.version("repper"),
+        opset_imports=opset, ir_version=IR_VERSION,
     )  # fmt: skip
 
 
@@ -136,7 +142,7 @@ def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
     model = model_of(model.graph)
     helper.set_model_props(model, {**notes, SHA256: BLANK.decode()})
     onnx.checker.check_model(model, full_check=True)
-    data = model.SerializeToString(deterministic=True)
+    data: bytes = model.SerializeToString(deterministic=True)
     if data.count(MARK) != 1:
         raise RepperError("the name of a class or an encoder must not contain repper.sha256")
     at = data.find(MARK) + len(MARK)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from repper.edge.saved_head import Array, SavedHead
 from repper.export.graph import FEATURES, model_of
@@ -49,7 +51,7 @@ class _Nodes:
     """Nodes one after the other, with names that no encoder has."""
 
     def __init__(self) -> None:
-        self.nodes: list[object] = []
+        self.nodes: list[NodeProto] = []
         self.numbers: dict[str, TensorProto] = {}
 
     def number(self, name: str, value: Array | np.generic) -> str:
@@ -60,7 +62,7 @@ class _Nodes:
         self.numbers[name] = numpy_helper.from_array(np.ascontiguousarray(array, kind), name)
         return name
 
-    def add(self, kind: str, *inputs: str, to: str = "", **settings: int | float) -> str:
+    def add(self, kind: str, *inputs: str, to: str = "", **settings: Any) -> str:
         name = f"head_{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [to or name], f"{name}_node", **settings))
         return to or name

@@ -16,22 +16,29 @@ pipeline_tag: image-classification
 
 # {name}
 
-An image classifier of {count} classes: {classes}. Encoder `{architecture}` ({precision}) with a {kind} head.
+An image classifier of {count} classes: {classes}.
+Encoder `{architecture}` ({precision}) with a {kind} head.
 
     import {{ pipeline }} from "@huggingface/transformers";
-    const classify = await pipeline("image-classification", "FOLDER OR REPOSITORY", {{ dtype: "{dtype}" }});
+    const options = {{ dtype: "{dtype}" }};
+    const classify = await pipeline("image-classification", "NAME", options);
     console.log(await classify("photo.jpg"));
 
 Images are cropped to their central square and resized to {size} x {size}.
 """
 
 
-def write_hub(folder: Path, spec: EncoderSpec, head: SavedHead, precision: str, model: bytes) -> None:
+def write_hub(
+    folder: Path, spec: EncoderSpec, head: SavedHead, precision: str, model: bytes
+) -> None:
     """Write a repository into an empty folder; `model` takes `pixel_values` and gives `logits`."""
     (folder / "onnx").mkdir(parents=True)
     file = "model.onnx" if precision == "fp32" else "model_quantized.onnx"
     (folder / "onnx" / file).write_bytes(model)
-    for name, content in (("config", config_of(spec, head)), ("preprocessor_config", pixels_of(spec))):
+    for name, content in (
+        ("config", config_of(spec, head)),
+        ("preprocessor_config", pixels_of(spec)),
+    ):
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     card = CARD.format(

@@ -85,9 +85,7 @@ def agreement(evidence: Evidence, heads: list[SavedHead], before: Array, after: 
     )
 
 
-def right(
-    evidence: Evidence, heads: list[SavedHead], features: Array
-) -> NDArray[np.bool_]:
+def right(evidence: Evidence, heads: list[SavedHead], features: Array) -> NDArray[np.bool_]:
     """Which images each head gives their label, one head after the other."""
     if evidence.labels is None:
         raise TypeError("images without labels")

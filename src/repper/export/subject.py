@@ -98,7 +98,9 @@ def subject_of(path: Path, client: int | None) -> Subject:
     return Subject(spec, params, origin, run, client, head)
 
 
-def evidence_of(subject: Subject, folder: Path | None, count: int, random: bool = False) -> Evidence:
+def evidence_of(
+    subject: Subject, folder: Path | None, count: int, random: bool = False
+) -> Evidence:
     """Images of the run if they can be loaded, else of `folder`, else drawn ones.
 
     `folder` holds the images to calibrate on, if it is given.
@@ -125,7 +127,9 @@ def evidence_of(subject: Subject, folder: Path | None, count: int, random: bool 
 
 def _of_run(subject: Subject, run: Run, count: int) -> Evidence:
     config = run.config
-    data = shaped(load_data(replace(config, download=False)), subject.spec.channels, subject.spec.size)
+    data = shaped(
+        load_data(replace(config, download=False)), subject.spec.channels, subject.spec.size
+    )
     partition = read_partition(run.folder / PARTITION, data)
     data = shifted(data, partition, config.shift, shift_seed(config, partition.settings))
     learning = hold_out(partition, config.validation, config.seed)
@@ -154,7 +158,9 @@ def _judges(
     place = {int(row): at for at, row in enumerate(tested)}
 
     def own(client: int) -> NDArray[np.int64]:
-        return np.array([place[r] for r in map(int, partition.test[client]) if r in place], np.int64)
+        return np.array(
+            [place[r] for r in map(int, partition.test[client]) if r in place], np.int64
+        )
 
     def judge(client: int, head: SavedHead, rows: NDArray[np.int64]) -> Judge:
         of = learning.train[client]
