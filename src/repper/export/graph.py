@@ -54,7 +54,7 @@ def encoder_graph(spec: EncoderSpec, params: Params) -> ModelProto:
             if isinstance(child, MeanOverPositions):
                 setattr(parent, name, _MeanOverMaps())
     # In the plain order of memory: a graph has no other, and it must not depend on who wrote it.
-    for weight in encoder.parameters():
+    for weight in encoder.requires_grad_(False).parameters():
         weight.data = weight.data.contiguous()
     # Two images: one image would become part of the graph.
     example = torch.zeros(2, spec.channels, spec.size, spec.size)
@@ -152,12 +152,11 @@ def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what the exporter says of itself: of torchvision, and of its own old names."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # what fails is an exception, too
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
