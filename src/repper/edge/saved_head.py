@@ -94,7 +94,7 @@ class SavedHead:
     def save(self, path: Path) -> None:
         header = {**self._header(), "digest": self.digest()}
         arrays = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
-        write_atomically(path, save(arrays, metadata=header))
+        write_atomically(path, _in_order(save(arrays, metadata=header)))
 
     def for_encoder(self, digest: str) -> SavedHead:
         """This head, after a check that it belongs to the encoder with this digest."""
@@ -115,6 +115,14 @@ class SavedHead:
             "encoder": self.encoder,
             "input": "z" if self.unit_input else "r",
         }
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with its header sorted: the library has another order each time."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def read_head(path: Path) -> SavedHead:

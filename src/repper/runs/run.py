@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from repper.config import Config
 from repper.datasets.images import read_image
-from repper.edge.saved_head import read_head
-from repper.encoders.encoder import features_of, read_encoder
+from repper.edge.saved_head import SavedHead, read_head
+from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of
 from repper.files import read_json
@@ -147,6 +147,23 @@ class Run:
         check_private(self.folder, stages, holds, number)
         return PrivateStore(self.folder / PRIVATE).encoder_of(client, number)
 
+    def classifier(self, client: int) -> tuple[EncoderSpec, Params, SavedHead]:
+        """A client's own classifier: its encoder, or the common one, and its head."""
+        clients = self.result["clients"]
+        if not 0 <= client < clients:
+            raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
+        if not (self.folder / HEADS / f"{client}.safetensors").is_file():
+            fitted = self.config.personalize_clients
+            if fitted is not None and fitted < clients:
+                raise RepperError(
+                    f"client {client} has no head: --personalize-clients {fitted} fitted heads of "
+                    f"{fitted} of {clients} clients, which are in {self.folder / HEADS}"
+                )
+        spec, params = read_encoder(self.folder)
+        params = params | self._own_encoder(client)
+        head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
+        return spec, params, head
+
     def predict(
         self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str
     ) -> list[str]:
@@ -164,19 +181,7 @@ class Run:
             images = [images]
         if len(images) == 0:
             return []
-        clients = self.result["clients"]
-        if not 0 <= client < clients:
-            raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
-        if not (self.folder / HEADS / f"{client}.safetensors").is_file():
-            fitted = self.config.personalize_clients
-            if fitted is not None and fitted < clients:
-                raise RepperError(
-                    f"client {client} has no head: --personalize-clients {fitted} fitted heads of "
-                    f"{fitted} of {clients} clients, which are in {self.folder / HEADS}"
-                )
-        spec, params = read_encoder(self.folder)
-        params = params | self._own_encoder(client)
-        head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
+        spec, params, head = self.classifier(client)
         if not isinstance(images, np.ndarray):
             images = np.stack([read_image(Path(p), spec.channels, spec.size) for p in images])
         expected = (spec.channels, spec.size, spec.size)

@@ -1,0 +1,153 @@
+"""The command `repper export`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from repper.cli.arguments import AddCommand, count, path
+from repper.errors import RepperError, needs
+
+if TYPE_CHECKING:
+    from repper.export.measure import Loss
+    from repper.export.write import Report
+
+
+def add_commands(add: AddCommand) -> None:
+    export = add("export", "write an encoder, and a client's head, as ONNX files", _export)
+    export.add_argument(
+        "run", type=path, metavar="RUN",
+        help="folder of a finished run; without --client also an encoder.safetensors",
+    )  # fmt: skip
+    export.add_argument(
+        "--out", type=path, metavar="DIR",
+        help="model folder to write: encoder.onnx, model.json, and with --client head.safetensors",
+    )  # fmt: skip
+    export.add_argument(
+        "--client", metavar="N", help="take this client's head, and its own encoder if it has one"
+    )
+    export.add_argument(
+        "--one-file", type=path, metavar="FILE",
+        help="write encoder and head as one ONNX file, from images to probabilities",
+    )  # fmt: skip
+    export.add_argument(
+        "--hub", type=path, metavar="DIR",
+        help="write a Hugging Face repository that transformers.js opens",
+    )  # fmt: skip
+    export.add_argument(
+        "--quantize", action="store_true",
+        help="compute in int8: a quarter of the size, and faster; the loss of accuracy is measured",
+    )  # fmt: skip
+    export.add_argument(
+        "--calibrate", type=path, metavar="FOLDER",
+        help="images that decide the scales of int8 (default: the run's training images)",
+    )  # fmt: skip
+    export.add_argument(
+        "--most-loss", default="1.0", metavar="POINTS",
+        help="refuse int8 if it loses more points of accuracy (default: 1.0)",
+    )  # fmt: skip
+    export.add_argument("--accept-loss", action="store_true", help="keep int8 whatever it loses")
+    export.add_argument(
+        "--images", default="5000", metavar="N", help="images to check on (default: 5000)"
+    )
+    export.add_argument("--overwrite", action="store_true", help="replace what was exported before")
+
+
+def _export(options: argparse.Namespace) -> int:
+    client = _client(options.client)
+    most_loss = _points(options.most_loss)
+    images = count(options.images, "images")
+    places = {"--out": options.out, "--one-file": options.one_file, "--hub": options.hub}
+    if not any(places.values()):
+        raise RepperError("say what to write: --out DIR, --one-file FILE or --hub DIR")
+    for flag in ("--one-file", "--hub"):
+        if places[flag] is not None and client is None:
+            raise RepperError(f"{flag} holds a head, too: add --client N to say whose")
+    if options.calibrate is not None and not options.quantize:
+        raise RepperError("--calibrate is for int8: add --quantize, or leave it out")
+    given = [place.absolute() for place in places.values() if place is not None]
+    if len({*given}) < len(given):
+        raise RepperError("--out, --one-file and --hub must be different places")
+    with needs("export", "repper export"):
+        from repper.export.place import check_place
+        from repper.export.subject import evidence_of, subject_of
+        from repper.export.write import Targets, export
+    for flag, place in places.items():
+        if place is not None:
+            check_place(place, flag, options.overwrite)
+    subject = subject_of(options.run, client)
+    evidence = evidence_of(subject, options.calibrate, images)
+    report = export(
+        subject,
+        evidence,
+        Targets(options.out, options.one_file, options.hub),
+        quantize=options.quantize,
+        most_loss=most_loss,
+        accept_loss=options.accept_loss,
+    )
+    _print(report, most_loss)
+    if report.kept:
+        for place in places.values():
+            if place is not None:
+                print(f"written to {place}")
+    return 0 if report.kept else 1
+
+
+def _client(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError as error:
+        raise RepperError(f"--client must be a whole number, got {text!r}") from error
+
+
+def _points(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RepperError(f"--most-loss must be a number of points, got {text!r}") from error
+
+
+def _print(report: Report, most_loss: float) -> None:
+    found = report.agreement
+    print(f"checked on {report.evidence}, with {report.judge}")
+    print(
+        f"fp32: {found.percent:.2f} % of {found.images} predictions as in PyTorch; features differ "
+        f"by at most {found.difference:.1e} (largest feature {found.largest:.3g})"
+    )
+    if report.int8 is not None:
+        print(f"int8: {report.int8.agreement.percent:.2f} % of predictions as in PyTorch")
+        if report.int8.as_is is not None:
+            print(f"int8, heads as they are: {_loss(report.int8.as_is)}")
+        if report.int8.refitted is not None:
+            print(f"int8, heads fitted anew on its features: {_loss(report.int8.refitted)}")
+    if not report.kept:
+        loss = report.int8.loss if report.int8 is not None else None
+        print(
+            "nothing was written: what int8 loses cannot be measured without labels; --accept-loss "
+            "keeps it"
+            if loss is None
+            else f"nothing was written: int8 loses {loss.points:.2f} points, more than --most-loss "
+            f"{most_loss:g}; --accept-loss keeps it"
+        )
+        return
+    if report.note:
+        print(report.note)
+    for name, size in report.bytes.items():
+        print(f"{name}: {size:,} bytes")
+    times = report.milliseconds
+    for images in (1, 32) if times else ():
+        torch, onnx = times[f"pytorch {images}"], times[f"onnxruntime {images}"]
+        noun = "image" if images == 1 else "images"
+        print(
+            f"{images} {noun}: PyTorch {torch:.2f} ms, onnxruntime {onnx:.2f} ms, "
+            f"{torch / onnx:.1f} times as fast"
+        )
+    if report.megabytes:
+        print("memory: " + ", ".join(f"{n} {mb} MB" for n, mb in report.megabytes.items()))
+
+
+def _loss(loss: Loss) -> str:
+    return (
+        f"{loss.after:.2f} % right instead of {loss.before:.2f} %, a loss of {loss.points:.2f} "
+        f"± {loss.interval:.2f} points on {loss.images} images"
+    )

@@ -1,0 +1,1 @@
+"""Export: an encoder, and a client's head, as ONNX files that need no PyTorch."""

@@ -1,0 +1,174 @@
+"""What onnxruntime makes of a file, beside PyTorch: numbers, predictions, time, memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from repper.edge.saved_head import Array, SavedHead
+from repper.encoders.encoder import extract
+from repper.export.graph import network_of
+from repper.export.subject import Evidence, Images, Judge, Subject
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two encoders agree: `percent` of predictions, and the features' difference."""
+
+    percent: float
+    images: int
+    difference: float
+    largest: float
+    """The largest feature, to compare the difference with."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How many points of accuracy are lost, with a 95 % interval, on the same images."""
+
+    before: float
+    after: float
+    points: float
+    interval: float
+    images: int
+
+
+def session(model: bytes) -> Any:
+    """A model in onnxruntime, on as many threads as PyTorch has."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def outputs_of(running: Any, images: Images, *, pixels: bool = False) -> Array:
+    """What a session makes of images (NCHW); with `pixels`, it takes them as floats."""
+    name = running.get_inputs()[0].name
+    parts = [images[at : at + 64] for at in range(0, len(images), 64)]
+    found = []
+    for part in parts:
+        given: Array = part.astype(np.float32) / 127.5 - 1
+        if not pixels:
+            given = np.ascontiguousarray(part.transpose(0, 2, 3, 1))
+        found.append(running.run(None, {name: given})[0])
+    return np.concatenate(found)
+
+
+def agreement(evidence: Evidence, heads: list[SavedHead], before: Array, after: Array) -> Agreement:
+    """Predictions of the same heads on two kinds of features.
+
+    Every head looks at its own images, and the first one at all that are nobody's.
+    """
+    owned = np.concatenate([judge.rows for judge in evidence.judges])
+    others = np.setdiff1d(np.arange(len(evidence.images)), owned)
+    same = []
+    for place, (judge, head) in enumerate(zip(evidence.judges, heads, strict=True)):
+        rows = np.concatenate([judge.rows, others]) if place == 0 else judge.rows
+        if len(rows):
+            same.append(head.predict(before[rows]) == head.predict(after[rows]))
+    each = np.concatenate(same)
+    return Agreement(
+        percent=100 * float(each.mean()),
+        images=len(each),
+        difference=float(np.abs(before - after).max()),
+        largest=float(np.abs(before).max()),
+    )
+
+
+def right(evidence: Evidence, heads: list[SavedHead], features: Array) -> NDArray[np.bool_]:
+    """Which images each head gives their label, one head after the other."""
+    if evidence.labels is None:
+        raise TypeError("images without labels")
+    return np.concatenate([
+        head.predict(features[judge.rows]) == evidence.labels[judge.rows]
+        for judge, head in zip(evidence.judges, heads, strict=True)
+        if len(judge.rows)
+    ])  # fmt: skip
+
+
+def loss_of(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> Loss:
+    """The loss, with an interval of the differences image by image."""
+    each = before.astype(float) - after
+    spread = float(each.std(ddof=1)) if len(each) > 1 else 1.0
+    return Loss(
+        before=100 * float(before.mean()),
+        after=100 * float(after.mean()),
+        points=100 * float(each.mean()),
+        interval=196 * spread / len(each) ** 0.5,
+        images=len(each),
+    )
+
+
+def fitted(judge: Judge, features: Callable[[Images], Array], encoder: str) -> SavedHead | None:
+    """The judge's head fitted on the features of its training images; None if it cannot be."""
+    if judge.fit is None or judge.train is None:
+        return None
+    return judge.fit(features(judge.train.images), judge.train.labels, encoder)
+
+
+def milliseconds(work: Callable[[], object], seconds: float = 1.0) -> float:
+    """The median time of a piece of work, after a warm-up."""
+    for _ in range(3):
+        work()
+    times, end = list[float](), time.perf_counter() + seconds
+    while len(times) < 5 or (time.perf_counter() < end and len(times) < 100):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return 1000 * float(np.median(times))
+
+
+def latency(subject: Subject, running: Any, images: Images) -> dict[str, float]:
+    """Milliseconds for 1 and for 32 images: PyTorch as it is, and onnxruntime."""
+    encoder = network_of(subject.spec, subject.params)
+    name = running.get_inputs()[0].name
+    found = {}
+    for count in (1, 32):
+        some = np.resize(images, (count, *images.shape[1:]))
+        tensor, given = torch.from_numpy(some), np.ascontiguousarray(some.transpose(0, 2, 3, 1))
+        found[f"pytorch {count}"] = milliseconds(lambda t=tensor: extract(encoder, t))  # type: ignore[misc]
+        found[f"onnxruntime {count}"] = milliseconds(lambda g=given: running.run(None, {name: g}))  # type: ignore[misc]
+    return found
+
+
+_PEAK = """
+for line in open("/proc/self/status"):
+    if line.startswith("VmHWM"):
+        print(int(line.split()[1]) // 1024)
+"""
+_ONNXRUNTIME = """
+import sys, numpy, onnxruntime
+model = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+size, channels = model.get_inputs()[0].shape[2:]
+model.run(None, {"images": numpy.zeros((1, size, size, channels), numpy.uint8)})
+"""
+_PYTORCH = """
+import sys, numpy
+from pathlib import Path
+from repper.encoders.encoder import features_of, read_encoder
+spec, params = read_encoder(Path(sys.argv[1]))
+features_of(spec, params, numpy.zeros((1, spec.channels, spec.size, spec.size), numpy.uint8))
+"""
+
+
+def memory(encoder: Path, onnx: Path) -> dict[str, int]:
+    """Megabytes at most of a new process that classifies one image; where the system tells it."""
+    found = {}
+    for name, code, path in (("pytorch", _PYTORCH, encoder), ("onnxruntime", _ONNXRUNTIME, onnx)):
+        process = subprocess.run(
+            [sys.executable, "-c", code + _PEAK, str(path)],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        if process.returncode == 0 and process.stdout.strip().isdecimal():
+            found[name] = int(process.stdout)
+    return found

@@ -1,0 +1,87 @@
+"""An encoder in int8: weights and activations of convolutions as bytes, with scales of their own.
+
+Chosen on a MobileNet of width 0.5 (CIFAR-10, 54 % accurate, 3,000 test images; the 95 % interval
+of a loss is about 0.45 points wide to each side):
+
+| calibration                | loss, head refitted | predictions kept |
+|----------------------------|---------------------|------------------|
+| smallest and largest value | -0.0                | 97.9 %           |
+| percentile 99.99           | -0.2                | 97.8 %           |
+| percentile 99.9            | 0.0                 | 95.1 %           |
+| entropy                    | -0.0                | 97.9 %           |
+| weights of 7 bits          | 0.1                 | 97.0 %           |
+| first layer in float       | 0.1                 | 98.1 %           |
+
+None differs from the first by more than chance, and it is the simplest. Weights have 7 bits all the
+same: CPUs without VNNI add products of bytes in pairs in 16 bits, where those of 8 bits overflow,
+and nobody knows the CPU that the file will run on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto
+from onnxruntime import quantization
+
+from repper.export.graph import PIXELS, model_of
+
+LAYERS = ["Add", "Conv", "Gemm", "MaxPool", "Relu"]
+"""What is computed in bytes; the mean over positions stays in float."""
+
+
+def quantized(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
+    """The graph in int8, its scales from images (uint8, NCHW)."""
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        onnx.save(model, source)  # a model in memory would be changed
+        quantization.quantize_static(
+            source,
+            target,
+            _Reader(images),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=LAYERS,
+            per_channel=True,
+            reduce_range=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            calibrate_method=quantization.CalibrationMethod.MinMax,
+        )
+        result = onnx.load(target)
+    return model_of(result.graph)
+
+
+def digest_of(model: ModelProto) -> str:
+    """A SHA-256 of a graph's own content: heads of an int8 encoder name it."""
+    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc, unused-ignore]
+    """Images for the calibration, some at once."""
+
+    def __init__(self, images: NDArray[np.uint8]) -> None:
+        parts = (images[at : at + 32] for at in range(0, len(images), 32))
+        self._left = ({PIXELS: part.astype(np.float32) / 127.5 - 1} for part in parts)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._left, None)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the advice to prepare the graph first: the exporter has folded what can be folded."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
