@@ -45,61 +45,74 @@ function weights(inputs, from, to, outputs) {
 
 const HALF = 1 << (BITS - 1);
 
+/** Resize the rows `from` to `to` of an image across; the result has no other rows, nor spare bytes. */
+function across(source, { width, stride, channels, from, to }, { first, counts, table, longest }) {
+  const line = first.length * channels;
+  const result = new Uint8Array((to - from) * line);
+  for (let y = from; y < to; y += 1) {
+    for (let x = 0; x < first.length; x += 1) {
+      const weight = x * longest;
+      let at = (y * width + first[x]) * stride;
+      const place = (y - from) * line + x * channels;
+      if (channels === 3) {
+        let [r, g, b] = [HALF, HALF, HALF];
+        for (let i = 0; i < counts[x]; i += 1, at += stride) {
+          const w = table[weight + i];
+          r += source[at] * w;
+          g += source[at + 1] * w;
+          b += source[at + 2] * w;
+        }
+        result[place] = Math.min(r >> BITS, 255);
+        result[place + 1] = Math.min(g >> BITS, 255);
+        result[place + 2] = Math.min(b >> BITS, 255);
+      } else {
+        let sum = HALF;
+        for (let i = 0; i < counts[x]; i += 1, at += stride) sum += source[at] * table[weight + i];
+        result[place] = Math.min(sum >> BITS, 255);
+      }
+    }
+  }
+  return result;
+}
+
+/** Resize downwards an image with lines of `line` bytes whose first row is row `from` of the whole. */
+function downwards(source, line, from, { first, counts, table, longest }) {
+  const result = new Uint8Array(first.length * line);
+  const sums = new Int32Array(line);
+  for (let y = 0; y < first.length; y += 1) {
+    sums.fill(HALF);
+    for (let i = 0; i < counts[y]; i += 1) {
+      const weight = table[y * longest + i];
+      const start = (first[y] - from + i) * line;
+      for (let x = 0; x < line; x += 1) sums[x] += source[start + x] * weight;
+    }
+    for (let x = 0; x < line; x += 1) result[y * line + x] = Math.min(sums[x] >> BITS, 255);
+  }
+  return result;
+}
+
 /**
  * The central square of an image, resized: uint8 of size * size * channels.
  *
  * `source` has `stride` bytes per pixel, of which the first `channels` (1 or 3) are used.
  */
 export function squareOf(source, width, height, stride, channels, size) {
-  const result = new Uint8Array(size * size * channels);
   if (width === size && height === size) {
+    const result = new Uint8Array(size * size * channels);
     for (let i = 0, at = 0; i < size * size; i += 1) {
       for (let c = 0; c < channels; c += 1) result[at++] = source[i * stride + c];
     }
     return result;
   }
   const [left, top, right, bottom] = centralSquare(width, height);
-  const across = weights(width, left, right, size);
-  const down = weights(height, top, bottom, size);
-  const firstRow = down.first[0];
-  const rows = down.first[size - 1] + down.counts[size - 1] - firstRow;
-
-  const line = size * channels;
-  const middle = new Uint8Array(rows * line);
-  for (let y = 0; y < rows; y += 1) {
-    const start = (y + firstRow) * width * stride;
-    for (let x = 0; x < size; x += 1) {
-      const count = across.counts[x];
-      const weight = x * across.longest;
-      let at = start + across.first[x] * stride;
-      const place = y * line + x * channels;
-      if (channels === 3) {
-        let [r, g, b] = [HALF, HALF, HALF];
-        for (let i = 0; i < count; i += 1, at += stride) {
-          const w = across.table[weight + i];
-          r += source[at] * w;
-          g += source[at + 1] * w;
-          b += source[at + 2] * w;
-        }
-        middle[place] = Math.min(r >> BITS, 255);
-        middle[place + 1] = Math.min(g >> BITS, 255);
-        middle[place + 2] = Math.min(b >> BITS, 255);
-      } else {
-        let sum = HALF;
-        for (let i = 0; i < count; i += 1, at += stride) sum += source[at] * across.table[weight + i];
-        middle[place] = Math.min(sum >> BITS, 255);
-      }
-    }
+  const columns = weights(width, left, right, size);
+  const rows = weights(height, top, bottom, size);
+  // Since version 13 Pillow begins with the height where that shrinks far more than the width.
+  if (height > size && height - size > 2 * (width - size)) {
+    const middle = downwards(source, width * stride, 0, rows);
+    return across(middle, { width, stride, channels, from: 0, to: size }, columns);
   }
-  for (let y = 0; y < size; y += 1) {
-    const count = down.counts[y];
-    const weight = y * down.longest;
-    const start = (down.first[y] - firstRow) * line;
-    for (let x = 0; x < line; x += 1) {
-      let sum = HALF;
-      for (let i = 0; i < count; i += 1) sum += middle[start + i * line + x] * down.table[weight + i];
-      result[y * line + x] = Math.min(sum >> BITS, 255);
-    }
-  }
-  return result;
+  const from = rows.first[0];
+  const to = rows.first[size - 1] + rows.counts[size - 1];
+  return downwards(across(source, { width, stride, channels, from, to }, columns), size * channels, from, rows);
 }
