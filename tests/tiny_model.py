@@ -33,7 +33,9 @@ def encoder_bytes(size=32, channels=3, filters=16, seed=0):
         helper.make_node("Relu", ["c1"], ["r1"]),
         helper.make_node("Conv", ["r1", "w2"], ["c2"], strides=[2, 2], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c2"], ["r2"]),
-        helper.make_node("AveragePool", ["r2"], ["p"], kernel_shape=[pool, pool], strides=[pool, pool]),
+        helper.make_node(
+            "AveragePool", ["r2"], ["p"], kernel_shape=[pool, pool], strides=[pool, pool]
+        ),
         helper.make_node("Flatten", ["p"], ["flat"]),
         helper.make_node("Mul", ["flat", "loud"], ["features"]),
     ]
@@ -73,13 +75,20 @@ def write_page(path, head=None, unknown=None, **settings):
         return None if data is None else base64.b64encode(data).decode()
 
     model = model_json(encoder, **settings)
-    filled = {"model": model, "encoder": text(encoder), "head": text(head), "unknown": text(unknown)}
+    filled = {
+        "model": model,
+        "encoder": text(encoder),
+        "head": text(head),
+        "unknown": text(unknown),
+    }
     page = saved_head.__file__.replace("saved_head.py", "page.html")
     with open(page, encoding="utf-8") as file:
         source = file.read()
     assert source.count(PLACEHOLDER) == 1
     data = json.dumps(filled).replace("<", "\\u003c")
-    path.write_text(source.replace(PLACEHOLDER, PLACEHOLDER.replace("null", data)), encoding="utf-8")
+    path.write_text(
+        source.replace(PLACEHOLDER, PLACEHOLDER.replace("null", data)), encoding="utf-8"
+    )
     return path
 
 
@@ -93,7 +102,9 @@ def random_photos(folder, classes=("cat", "dog", "fish"), count=12, size=40, see
         (folder / name).mkdir(parents=True, exist_ok=True)
         for photo in range(count):
             angle = number * np.pi / len(classes) + rng.normal(0, 0.35)
-            wave = np.sin((grid[0] * np.cos(angle) + grid[1] * np.sin(angle)) * rng.uniform(0.4, 0.7))
+            wave = np.sin(
+                (grid[0] * np.cos(angle) + grid[1] * np.sin(angle)) * rng.uniform(0.4, 0.7)
+            )
             colour = np.array([120, 110, 115]) + 25 * np.eye(3)[number % 3] + rng.normal(0, 22, 3)
             image = colour + 40 * wave[..., None] + rng.normal(0, 30, (size, size, 3))
             file = folder / name / f"{name}-{photo:03}.png"

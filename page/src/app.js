@@ -80,10 +80,11 @@ export class App {
     return one.id;
   }
 
+  /** Rename a class, unless the name is empty or taken; the name that it has then. */
   rename(id, text) {
     const name = text.trim().normalize("NFC");
     const one = this.classOf(id);
-    if (name === one.name) return this.changed();
+    if (name === one.name) return name;
     const problem = !name
       ? "A class needs a name."
       : this.state.classes.some((other) => other.id !== id && other.name === name)
@@ -91,9 +92,10 @@ export class App {
         : null;
     if (problem) {
       this.tell(problem, { bad: true });
-      return this.changed();
+      return one.name;
     }
-    return this.history.change(changedClass(this.state, id, () => ({ name })), `Renamed ${one.name} to ${name}`);
+    this.history.change(changedClass(this.state, id, () => ({ name })), `Renamed ${one.name} to ${name}`);
+    return name;
   }
 
   removeClass(id) {

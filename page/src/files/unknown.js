@@ -24,10 +24,9 @@ export class Unknown {
     return this.tensors.threshold.data[0];
   }
 
-  /** The smallest || (x - mean) whiten || over the classes. */
   distance(features) {
-    const { means, whiten } = this.tensors;
-    return nearest(features, means.data, whiten.data);
+    this.measure ??= new Distance(this.tensors.means.data, this.tensors.whiten.data);
+    return this.measure.of(features);
   }
 
   bytes() {
@@ -35,22 +34,41 @@ export class Unknown {
   }
 }
 
-export function nearest(features, means, whiten) {
-  const d = features.length;
-  let best = Infinity;
-  const moved = new Float64Array(d);
-  for (let row = 0; row < means.length; row += d) {
-    moved.fill(0);
-    for (let i = 0; i < d; i += 1) {
-      const difference = features[i] - means[row + i];
-      if (difference === 0) continue;
-      for (let j = 0; j < d; j += 1) moved[j] += difference * whiten[i * d + j];
+/** Distances to the nearest of some means: the smallest || (x - mean) whiten ||. */
+export class Distance {
+  constructor(means, whiten) {
+    this.size = Math.round(Math.sqrt(whiten.length));
+    this.whiten = whiten;
+    this.isUpper = true;
+    for (let i = 1; i < this.size && this.isUpper; i += 1) {
+      for (let j = 0; j < i && this.isUpper; j += 1) this.isUpper = whiten[i * this.size + j] === 0;
     }
-    let squares = 0;
-    for (let j = 0; j < d; j += 1) squares += moved[j] * moved[j];
-    best = Math.min(best, squares);
+    this.moved = [];
+    for (let at = 0; at < means.length; at += this.size) {
+      this.moved.push(this.times(means.subarray(at, at + this.size)));
+    }
   }
-  return Math.sqrt(best);
+
+  times(x) {
+    const { size, whiten } = this;
+    const result = new Float64Array(size);
+    for (let i = 0; i < size; i += 1) {
+      const value = x[i];
+      for (let j = this.isUpper ? i : 0; j < size; j += 1) result[j] += value * whiten[i * size + j];
+    }
+    return result;
+  }
+
+  of(x) {
+    const own = this.times(x);
+    let best = Infinity;
+    for (const mean of this.moved) {
+      let squares = 0;
+      for (let j = 0; j < this.size; j += 1) squares += (own[j] - mean[j]) ** 2;
+      best = Math.min(best, squares);
+    }
+    return Math.sqrt(best);
+  }
 }
 
 export function readUnknown(bytes, encoder, features) {

@@ -1,7 +1,7 @@
 // The rule for unknown photos: the Mahalanobis distance to the nearest class, with the shrunk
 // covariance within the classes (Ledoit and Wolf 2004, as scikit-learn computes it).
 
-import { nearest } from "../files/unknown.js";
+import { Distance } from "../files/unknown.js";
 import { cholesky, inverseTransposed } from "./matrix.js";
 
 export const FEWEST = 10;
@@ -69,10 +69,11 @@ export async function fitUnknown(rows, labels, classes, { folds, of }, breathe) 
     const pick = (list) => kept.map((i) => list[i]);
     const fitted = await fitDistance(pick(rows), pick(labels), classes, breathe);
     if (!fitted) return null;
+    const distance = new Distance(fitted.means, fitted.whiten);
     for (let i = 0; i < rows.length; i += 1) {
       if (of[i] !== fold) continue;
       await breathe();
-      distances.push(nearest(rows[i], fitted.means, fitted.whiten));
+      distances.push(distance.of(rows[i]));
     }
   }
   if (distances.length < FEWEST) return null;

@@ -35,7 +35,9 @@ export class ClassesView {
     const { actions } = this;
     const swatch = make("span", { "aria-hidden": "true" });
     const input = make("input", { type: "text", maxLength: 80, spellcheck: false, autocomplete: "off" });
-    input.onchange = () => actions.rename(id, input.value);
+    input.onchange = () => {
+      input.value = actions.rename(id, input.value);
+    };
     input.onkeydown = (event) => {
       if (event.key === "Enter") input.blur();
     };
