@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -81,9 +82,7 @@ def write_page(path, head=None, unknown=None, **settings):
         "head": text(head),
         "unknown": text(unknown),
     }
-    page = saved_head.__file__.replace("saved_head.py", "page.html")
-    with open(page, encoding="utf-8") as file:
-        source = file.read()
+    source = Path(saved_head.__file__).with_name("page.html").read_text(encoding="utf-8")
     assert source.count(PLACEHOLDER) == 1
     data = json.dumps(filled).replace("<", "\\u003c")
     path.write_text(
