@@ -4,8 +4,8 @@
 //     node build.mjs [FILE]
 
 import { createHash } from "node:crypto";
-import { readFileSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { dirname, join, relative, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import { build } from "esbuild";
@@ -41,6 +41,18 @@ const packed = (bytes) => Buffer.from(gzipSync(bytes, { level: 9, mtime: 0 })).t
 const hash = (code) => `'sha256-${createHash("sha256").update(code).digest("base64")}'`;
 const escaped = (plain) => plain.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
+/** One hash of all sources: a test compares it with the files, without building. */
+function sourcesHash() {
+  const found = readdirSync(join(here, "src"), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => relative(here, join(entry.parentPath, entry.name)).split(sep).join("/"));
+  const sum = createHash("sha256");
+  for (const name of [...found, "build.mjs", "package-lock.json"].sort()) {
+    sum.update(`${name}\n`).update(readFileSync(join(here, ...name.split("/"))));
+  }
+  return sum.digest("hex");
+}
+
 const [script, worker] = await Promise.all([bundle("main.js"), bundle("worker.js")]);
 const style = text("src", "style.css").trim();
 const { version } = JSON.parse(text(packages, "package.json"));
@@ -59,6 +71,7 @@ const policy = [
 
 const parts = {
   POLICY: policy,
+  SOURCES: sourcesHash(),
   STYLE: style,
   WASM: packed(readFileSync(join(here, packages, "dist", "ort-wasm-simd-threaded.wasm"))),
   WORKER: worker,

@@ -1,6 +1,7 @@
 """The page of `repper play` in a real browser: Chromium, without a window, from a file."""
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -16,6 +17,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.linear_model import LogisticRegression
 
 from repper.datasets.images import read_image
+from repper.edge import saved_head
 from repper.edge.saved_head import SavedHead, read_head
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -685,8 +687,6 @@ def test_an_empty_page_opens_a_whole_model(opened, folder, tmp_path):
     page = opened()
     add_folder(page, folder / "photos")
     shutil.copy(save(page, "#save-all"), tmp_path / "all.zip")
-    from repper.edge import saved_head
-
     shutil.copy(Path(saved_head.__file__).parent / "page.html", folder / "empty.html")
     empty = opened("empty.html", ready=False)
     wait(empty, "document.getElementById('status-text').textContent.includes('holds no model')")
@@ -706,6 +706,18 @@ def test_a_damaged_encoder_is_refused(opened, folder):
 
 
 # The page itself.
+
+
+def test_the_committed_page_is_built_from_these_sources():
+    root = Path(__file__).parent.parent / "page"
+    files = [path for path in (root / "src").rglob("*") if path.is_file()]
+    names = {path.relative_to(root).as_posix(): path for path in files}
+    names |= {name: root / name for name in ("build.mjs", "package-lock.json")}
+    sha = hashlib.sha256()
+    for name in sorted(names):
+        sha.update(f"{name}\n".encode() + names[name].read_bytes())
+    page = Path(saved_head.__file__).with_name("page.html").read_text(encoding="utf-8")
+    assert f'<meta name="sources" content="{sha.hexdigest()}">' in page, "run make page"
 
 
 def test_nothing_can_leave_the_page(opened):

@@ -307,7 +307,7 @@ export class App {
     const model = {
       ...this.model,
       classes: head ? head.names : null,
-      encoder: { ...this.model.encoder, file: "encoder.onnx", sha256: sha256(this.encoderBytes) },
+      encoder: { ...this.model.encoder, file: "encoder.onnx", sha256: this.model.encoder.sha256 ?? sha256(this.encoderBytes) },
       head: head && { file: "head.safetensors", kind: head.kind, digest: head.digest() },
       unknown: unknown && { file: "unknown.safetensors", threshold: unknown.threshold },
       scores: this.fitted
@@ -380,7 +380,9 @@ export class App {
     if (!read.some((group) => group.photos.length)) throw new Refused("None of the photos in the archive can be read.");
     // A file that brings a model replaces what is here; photos alone are added to it.
     const before = model ? { classes: [], opened } : this.state;
+    const isNew = photosOf(this.state).length === 0;
     this.history.change(withGroups(before, read), `Opened ${file.name}`);
+    if (isNew) this.savedKey = this.contentKey();
     const count = read.reduce((sum, group) => sum + group.photos.length, 0);
     const other = fits ? "" : " Its head belongs to another encoder and was left out.";
     this.tell(`Opened ${counted(count, "photo")} from ${file.name}.${other}`, { action: ["Undo", () => this.undo()] });

@@ -3,7 +3,7 @@
 import { App } from "./app.js";
 import { decodeText, fromBase64, inflate } from "./files/bytes.js";
 import { Refused } from "./files/refused.js";
-import { FEWEST } from "./learn/unknown.js";
+import { FEWEST, MOST_FEATURES } from "./learn/unknown.js";
 import { fitted } from "./pixels/read_image.js";
 import { photosOf } from "./state.js";
 import { Camera } from "./view/camera.js";
@@ -76,6 +76,7 @@ function show() {
   find("redo").title = next ? `Redo: ${next}` : "";
   showStatus();
   showAnswer();
+  if (app.model) showFacts();
   const result = app.fitted && { ...app.fitted, names: app.fitted.ids.map((id) => app.classOf(id)?.name ?? "") };
   showQuality(result?.measured ? result : null, waitingFor());
   showWarnings(warningsOf(state, app.sharedPhotos()));
@@ -128,11 +129,15 @@ function showAnswer() {
   const box = find("use-unknown");
   const rule = found?.unknown ?? null;
   box.disabled = !rule;
-  say(
-    find("unknown-note"),
-    rule || !found ? "" : app.fitting !== null ? "(being fitted)" : !app.fitted ? "(the opened head brings no rule for it)" : `(off: it needs at least ${FEWEST} photos, two or more of each class)`,
-  );
+  say(find("unknown-note"), rule || !found ? "" : whyNoRule());
   answers.show(found?.head, box.checked ? rule : null, tried.features, found?.places);
+}
+
+function whyNoRule() {
+  if (app.fitting !== null) return "(being fitted)";
+  if (!app.fitted) return "(off: the opened head brings no rule for it)";
+  if (app.model.encoder.features > MOST_FEATURES) return "(off: this encoder has too many features for it)";
+  return `(off: it needs at least ${FEWEST} different photos, two or more of each class)`;
 }
 
 // Adding photos.
@@ -380,8 +385,10 @@ const begin = async () => {
     return;
   }
   try {
+    if (!globalThis.DecompressionStream || !globalThis.OffscreenCanvas) {
+      throw new Refused("This browser is too old for this page: use a version from 2023 or later.");
+    }
     await app.startGiven(given);
-    showFacts();
   } catch (error) {
     find("status").dataset.problem = error.message;
     toast(error.message, { bad: true });

@@ -5,6 +5,7 @@ import { Distance } from "../files/unknown.js";
 import { cholesky, inverseTransposed } from "./matrix.js";
 
 export const FEWEST = 10;
+export const MOST_FEATURES = 1536; // the time grows with their cube
 const KNOWN = 0.95; // share of held-out photos that the rule must know
 
 async function fitDistance(rows, labels, classes, breathe) {
@@ -62,7 +63,7 @@ async function fitDistance(rows, labels, classes, breathe) {
 
 /** {means, whiten, threshold}, or null if there are too few photos for it. */
 export async function fitUnknown(rows, labels, classes, { folds, of }, breathe) {
-  if (rows.length < FEWEST || folds < 2) return null;
+  if (rows.length < FEWEST || folds < 2 || rows[0].length > MOST_FEATURES) return null;
   const distances = [];
   for (let fold = 0; fold < folds; fold += 1) {
     const kept = [...rows.keys()].filter((i) => of[i] !== fold);

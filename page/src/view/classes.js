@@ -44,7 +44,7 @@ export class ClassesView {
     const count = make("span", { className: "count" });
     const remove = make("button", { type: "button", className: "icon", onclick: () => actions.remove(id) }, "×");
     const list = make("ul", { className: "photos" });
-    const empty = make("p", { className: "empty" }, "No photos yet: drop some here");
+    const empty = make("p", { className: "empty" }, "No photos yet");
     const button = (label, action) =>
       make("button", { type: "button", className: "small", onclick: () => action(id) }, label);
     const buttons = {
