@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
+import http.server
 import io
 import json
 import re
 import shutil
+import threading
 import zipfile
 from pathlib import Path
 
@@ -718,6 +720,35 @@ def test_the_committed_page_is_built_from_these_sources():
         sha.update(f"{name}\n".encode() + names[name].read_bytes())
     page = Path(saved_head.__file__).with_name("page.html").read_text(encoding="utf-8")
     assert f'<meta name="sources" content="{sha.hexdigest()}">' in page, "run make page"
+
+
+def test_it_works_from_an_address_of_this_device(browser, folder):
+    """As `repper play` serves it, where a worker has another origin than in a file."""
+    data = (folder / "play.html").read_bytes()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        page = browser.new_page()
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        wait(page, "repper.app.isReady")
+        add_folder(page, folder / "photos")
+        assert page.locator("#accuracy").inner_text().endswith(" %")
+        page.close()
+        server.shutdown()
+    assert {url for url in asked if not url.startswith("blob:")} <= {address, "data:,"}
 
 
 def test_nothing_can_leave_the_page(opened):
