@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer with personal heads and with a common one, and the paper's six rows of baselines.
 DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test test-federation lint bench clean
+.PHONY: setup demo test test-federation lint bench page page-check clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -35,5 +35,13 @@ test-federation: setup
 bench: setup
 	$(BIN)/python benchmarks/bench.py
 
+# The page of `repper play`, from page/ (needs Node 20 or later): src/repper/edge/page.html.
+page:
+	cd page && npm ci && npm run build
+
+# The committed page is what page/ gives.
+page-check:
+	cd page && npm ci && npm run check
+
 clean:
-	rm -rf .venv runs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv runs dist build page/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
