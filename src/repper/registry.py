@@ -21,7 +21,13 @@ from typing import Any, TypeVar, cast
 from repper.errors import RepperError, missing_extra, unknown
 
 T = TypeVar("T")
-EXTRAS = {"torch": "train", "pyarrow": "train", "flwr": "simulation", "ray": "simulation"}
+EXTRAS = {
+    "torch": "train",
+    "pyarrow": "train",
+    "sklearn": "edge",
+    "flwr": "simulation",
+    "ray": "simulation",
+}
 """The extra that brings a package."""
 REFERENCE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 FROM_FILE = "repper_own_"
