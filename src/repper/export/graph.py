@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib import metadata
 
 import onnx
@@ -151,11 +152,12 @@ def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of itself: of torchvision, and of its own old names."""
+    """Without what the exporter says of torchvision, of its own old names, and of failures."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)  # what fails is an exception, too
     try:
-        with warnings.catch_warnings():
+        # Where it fails it also prints the graph.
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
             yield
     finally:

@@ -5,10 +5,10 @@ of a loss is about 0.45 points wide to each side):
 
 | calibration                | loss, head refitted | predictions kept |
 |----------------------------|---------------------|------------------|
-| smallest and largest value | -0.0                | 97.9 %           |
+| smallest and largest value | 0.0                 | 97.9 %           |
 | percentile 99.99           | -0.2                | 97.8 %           |
 | percentile 99.9            | 0.0                 | 95.1 %           |
-| entropy                    | -0.0                | 97.9 %           |
+| entropy                    | 0.0                 | 97.9 %           |
 | weights of 7 bits          | 0.1                 | 97.0 %           |
 | first layer in float       | 0.1                 | 98.1 %           |
 
