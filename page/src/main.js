@@ -49,7 +49,7 @@ const classes = new ClassesView(app.photos, {
   addFolder: attempt(async (id) => addToClass(id, await choose({ folder: true }))),
   useCamera: (id) => openCamera(id),
 });
-const tried = { features: null };
+const tried = { features: null, count: 0 };
 let shownState = null;
 let isScheduled = false;
 
@@ -265,6 +265,7 @@ const tryFile = attempt(async (file) => {
   find("stage-image").hidden = false;
   find("stage-hint").hidden = true;
   tried.features = read.features;
+  tried.count += 1;
   show();
 });
 
@@ -373,6 +374,7 @@ function showFacts() {
 /** For tests, and for the curious in the browser's console. */
 globalThis.repper = {
   app,
+  tried,
   pixels: async (blob) => (await app.learner.ask("read", { blob })).pixels,
   features: async (blob) => (await app.learner.ask("read", { blob })).features,
 };
