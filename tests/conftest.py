@@ -23,11 +23,16 @@ torch.set_num_threads(1)  # tests run side by side: threads of each would wait f
 
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 
+APART = ("federation", "edge")
+"""Folders of tests that take minutes, which only run when they are named."""
+
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave federations of processes to `make test-federation`, which names their folder."""
-    asked = any("federation" in argument for argument in config.args)
-    return True if collection_path.name == "federation" and not asked else None
+    """Leave federations and exports to `make test-federation` and `make test-edge`."""
+    if collection_path.name not in APART or collection_path.parent != Path(__file__).parent:
+        return None
+    asked = any(collection_path.name in Path(argument).parts for argument in config.args)
+    return None if asked else True
 
 
 @pytest.fixture(scope="session")

@@ -722,7 +722,7 @@ def test_a_damaged_encoder_is_refused(opened, folder):
 
 
 def test_the_committed_page_is_built_from_these_sources():
-    root = Path(__file__).parent.parent / "page"
+    root = Path(__file__).parents[2] / "page"
     files = [path for path in (root / "src").rglob("*") if path.is_file()]
     names = {path.relative_to(root).as_posix(): path for path in files}
     names |= {name: root / name for name in ("build.mjs", "package-lock.json")}
