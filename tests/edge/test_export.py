@@ -75,7 +75,7 @@ def quick_exporter():
             from torch.onnx._internal.exporter._registration import ONNXRegistry
 
             tables = functools.cache(ONNXRegistry.from_torchlib)
-            patch.setattr(ONNXRegistry, "from_torchlib", tables)
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(tables))
         except (ImportError, AttributeError):
             pass  # of another version of PyTorch: it takes longer, and nothing else
         yield
