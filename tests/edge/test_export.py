@@ -114,7 +114,7 @@ def lively(spec):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", list(ENCODERS))
 def test_every_encoder_gives_the_features_of_pytorch(name, norm):
-    spec = EncoderSpec(name, 3, 16, 0.25, norm)
+    spec = EncoderSpec(name, 3, 16, 0.125, norm)
     params, images = lively(spec), natural(10, 3, 16)
     core = shared_graph(spec, params)
     kinds = {node.op_type for node in core.graph.node}
@@ -472,6 +472,7 @@ def test_python_replaces_only_when_told_and_only_exports(run, model, tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
+from repper.export.place import staged
 rename, place = pathlib.Path.rename, pathlib.Path(sys.argv[1])
 def dies(self, target):
     if self.name.endswith(".tmp"):
