@@ -111,8 +111,13 @@ def lively(spec):
     return params
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", list(ENCODERS))
+PAIRS = [(name, "batch") for name in ENCODERS] + [
+    (name, norm) for name in ("small", "resnet18", "mobilenet") for norm in NORMS if norm != "batch"
+]
+"""Every encoder, and every norm in each family: other ResNets have more of the same blocks."""
+
+
+@pytest.mark.parametrize(("name", "norm"), PAIRS)
 def test_every_encoder_gives_the_features_of_pytorch(name, norm):
     spec = EncoderSpec(name, 3, 16, 0.125, norm)
     params, images = lively(spec), natural(10, 3, 16)
@@ -297,7 +302,7 @@ def test_a_client_with_an_encoder_of_its_own_exports_that_one(
 ):
     run = api.run(
         "digits", out=tmp_path / "run", method=method, personalize=personalize,
-        **{**TINY, "participation": 1.0},
+        **{**TINY, "clients": 2, "participation": 1.0},
     )  # fmt: skip
     images, digests = digits.test.images[:100], set()
     for client in (0, 1):
@@ -436,7 +441,7 @@ def test_the_command_says_what_it_found(run, repper, tmp_path):
     more = ("--client", 2, "--images", 50, "--no-measure", "--overwrite")
     again = repper("export", run.folder, "--out", "m", *more)
     assert again.returncode == 0, again.stderr
-    assert "PyTorch" not in again.stdout.split("fitted", 1)[-1].split("features differ")[1]
+    assert "1 image:" not in again.stdout
     assert "memory" not in again.stdout
     assert len(list((tmp_path / "m").iterdir())) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
@@ -526,9 +531,7 @@ class Absent:
         if name.split(".")[0] == self.absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=self.absent)
 sys.meta_path.insert(0, finder := Absent())
-for finder.absent in ("torch", "onnxscript", "onnxruntime", "onnx"):
-    for name in [name for name in sys.modules if name.split(".")[0] == finder.absent]:
-        del sys.modules[name]
+for finder.absent in ("torch", "onnx", "onnxruntime", "onnxscript"):
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = main(["export", "a-run", "--out", "m"])
     print(code, said.getvalue(), end="")
@@ -540,7 +543,7 @@ def test_without_the_extra_a_sentence_says_what_to_install():
         [sys.executable, "-c", ABSENT], capture_output=True, text=True, check=False
     )
     sentence = "2 repper: repper export needs {}: pip install 'repper[export]'"
-    missing = ("torch", "onnxscript", "onnxruntime", "onnx")
+    missing = ("torch", "onnx", "onnxruntime", "onnxscript")
     assert process.stdout.splitlines() == [sentence.format(one) for one in missing], process.stderr
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from repper.cli.arguments import AddCommand, count, path
@@ -73,8 +73,10 @@ def _export(options: argparse.Namespace) -> int:
     if len({*given}) < len(given):
         raise RepperError("--out, --one-file and --hub must be different places")
     with needs("export", "repper export"):
-        # The exporter of PyTorch imports it only when it is at work.
-        importlib.import_module("onnxscript")
+        # First of all: PyTorch imports some of them only when the exporter is at work.
+        for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         from repper.export.subject import evidence_of, subject_of
         from repper.export.write import Targets, export
     targets = Targets(options.out, options.one_file, options.hub)
