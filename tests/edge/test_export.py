@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +17,21 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import repper as api
+from conftest import last_json
 from repper.datasets import Split
 from repper.edge.model_folder import read_model
 from repper.edge.onnx_file import CLASSIFIER_FORMAT, MARK, read_notes, verified
-from repper.edge.saved_head import SavedHead, read_head
+from repper.edge.saved_head import SavedHead, read_head, softmax
 from repper.encoders import ENCODERS, NORMS
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.errors import RepperError
 from repper.export.graph import encoder_graph, sealed, takes_images
 from repper.export.head_graph import PROBABILITIES, SCORES, head_graph
-from repper.export.measure import loss_of, outputs_of, session
+from repper.export.measure import agreement, loss_of, outputs_of, session
 from repper.export.quantize import quantized
 from repper.export.subject import (
     Evidence,
@@ -35,11 +42,43 @@ from repper.export.subject import (
     nearest_mean,
     subject_of,
 )
-from repper.export.write import Targets, export, softmax
+from repper.export.write import Targets, export
 from repper.params import clone, digest, params_of
 
 TINY = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial"}
 FORMAT = {"repper.format": "repper-encoder-1"}
+
+
+@functools.cache
+def graph_of(spec, digest_):
+    """What the exporter made of an encoder: to ask it takes seconds, and many tests share one."""
+    return encoder_graph(spec, _params[digest_])
+
+
+_params = {}
+
+
+def shared_graph(spec, params):
+    own = digest(params)
+    _params[own] = params
+    result = onnx.ModelProto()
+    result.CopyFrom(graph_of(spec, own))
+    return result
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_exporter():
+    """Ask the exporter once for each encoder; and let it read its own tables once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("repper.export.write.encoder_graph", shared_graph)
+        try:
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            tables = functools.cache(ONNXRegistry.from_torchlib)
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(tables))
+        except (ImportError, AttributeError):
+            pass  # of another version of PyTorch: it takes longer, and nothing else
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +111,21 @@ def lively(spec):
     return params
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", list(ENCODERS))
+PAIRS = [(name, "batch") for name in ENCODERS] + [
+    (name, norm) for name in ("small", "resnet18", "mobilenet") for norm in NORMS if norm != "batch"
+]
+"""Every encoder, and every norm in each family: other ResNets have more of the same blocks."""
+
+
+@pytest.mark.parametrize(("name", "norm"), PAIRS)
 def test_every_encoder_gives_the_features_of_pytorch(name, norm):
-    spec = EncoderSpec(name, 3, 32, 0.125, norm)
-    params, images = lively(spec), natural(40, 3, 32)
-    core = encoder_graph(spec, params)
+    spec = EncoderSpec(name, 3, 16, 0.125, norm)
+    params, images = lively(spec), natural(10, 3, 16)
+    core = shared_graph(spec, params)
     kinds = {node.op_type for node in core.graph.node}
     assert "BatchNormalization" not in kinds
     assert "Shape" not in kinds or norm == "group"
-    found = outputs_of(session(sealed(takes_images(core, 3, 32), FORMAT)), images)
+    found = outputs_of(session(sealed(takes_images(core, 3, 16), FORMAT)), images)
     wanted = features_of(spec, params, images)
     assert found.dtype == np.float32
     assert found == pytest.approx(wanted, abs=1e-4 * float(np.abs(wanted).max()))
@@ -171,6 +215,7 @@ def test_the_hub_gets_what_transformers_js_reads(run, model, digits):
 def test_the_same_run_gives_the_same_bytes(run, model, tmp_path):
     subject = subject_of(run.folder, 1)
     targets = Targets(tmp_path / "model", tmp_path / "one.onnx", tmp_path / "hub")
+    graph_of.cache_clear()
     export(subject, evidence_of(subject, None, 500), targets, measure=False)
     again = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
     assert len(again) == 8
@@ -257,7 +302,7 @@ def test_a_client_with_an_encoder_of_its_own_exports_that_one(
 ):
     run = api.run(
         "digits", out=tmp_path / "run", method=method, personalize=personalize,
-        **{**TINY, "participation": 1.0},
+        **{**TINY, "clients": 2, "participation": 1.0},
     )  # fmt: skip
     images, digests = digits.test.images[:100], set()
     for client in (0, 1):
@@ -276,7 +321,7 @@ def test_a_client_with_an_encoder_of_its_own_exports_that_one(
 
 
 @pytest.mark.parametrize("personalize", ["common", "finetune"])
-def test_heads_that_began_with_another_export_too(personalize, digits, tmp_path):
+def test_heads_that_began_with_another_export_too(personalize, digits, repper, tmp_path):
     run = api.run("digits", out=tmp_path / "run", method="fedavg", personalize=personalize, **TINY)
     subject = subject_of(run.folder, 0)
     evidence = evidence_of(subject, None, 200)
@@ -289,6 +334,15 @@ def test_heads_that_began_with_another_export_too(personalize, digits, tmp_path)
     assert report.int8.refitted is None
     assert np.array_equal(head.arrays["weight"], subject.head.arrays["weight"])
     assert head.encoder == notes.encoder.digest != subject.digest
+    assert read_head(tmp_path / "m" / "head.safetensors").encoder == notes.encoder.digest
+    images = digits.test.images[:5]
+    files = [f"{n}.png" for n in range(len(images))]
+    for file, image in zip(files, images, strict=True):
+        Image.fromarray(image[0]).save(tmp_path / file)
+    answers = last_json(repper("predict", "m", *files, "--json"))["predictions"]
+    features = outputs_of(session(notes.encoder_bytes(tmp_path / "m")), images)
+    wanted = [head.names[row] for row in head.scores(features).argmax(1)]
+    assert [one["class"] for one in answers] == wanted
 
 
 def test_int8_has_an_encoder_and_a_head_of_its_own(run, tmp_path, digits):
@@ -323,7 +377,7 @@ def test_int8_has_an_encoder_and_a_head_of_its_own(run, tmp_path, digits):
 
 def test_weights_of_int8_have_seven_bits(run):
     subject = subject_of(run.folder, None)
-    core = encoder_graph(subject.spec, subject.params)
+    core = shared_graph(subject.spec, subject.params)
     before = core.SerializeToString()
     model = quantized(core, natural(32, 1, 8))
     assert core.SerializeToString() == before
@@ -336,7 +390,7 @@ def test_weights_of_int8_have_seven_bits(run):
 def test_group_norm_in_int8(tmp_path):
     spec = EncoderSpec("small", 3, 16, 0.25, "group")
     params, images = lively(spec), natural(64, 3, 16)
-    model = takes_images(quantized(encoder_graph(spec, params), images), 3, 16)
+    model = takes_images(quantized(shared_graph(spec, params), images), 3, 16)
     found = outputs_of(session(sealed(model, FORMAT)), images)
     wanted = features_of(spec, params, images)
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.99
@@ -380,13 +434,117 @@ def test_the_command_says_what_it_found(run, repper, tmp_path):
     assert "memory: pytorch" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["encoder.onnx", "model.json"]
+    assert "times as fast" not in said
     again = repper("export", run.folder, "--out", "m")
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "m exists: add --overwrite" in again.stderr
-    subject = subject_of(run.folder, 2)
-    export(subject, evidence_of(subject, None, 50), Targets(tmp_path / "m"), measure=False)
+    more = ("--client", 2, "--images", 50, "--no-measure", "--overwrite")
+    again = repper("export", run.folder, "--out", "m", *more)
+    assert again.returncode == 0, again.stderr
+    assert "1 image:" not in again.stdout
+    assert "memory" not in again.stdout
     assert len(list((tmp_path / "m").iterdir())) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
+
+
+def test_python_replaces_only_when_told_and_only_exports(run, model, tmp_path):
+    subject = subject_of(run.folder, 1)
+    evidence = evidence_of(subject, None, 50)
+    whole = Targets(tmp_path / "m", tmp_path / "one.onnx", tmp_path / "hub")
+    for name, place in (("model", "m"), ("hub", "hub")):
+        shutil.copytree(model / name, tmp_path / place)
+    shutil.copy(model / "one.onnx", tmp_path)
+    for targets in (
+        Targets(whole.out),
+        Targets(None, whole.one_file),
+        Targets(None, None, whole.hub),
+    ):
+        with pytest.raises(RepperError, match="exists: add --overwrite"):
+            export(subject, evidence, targets, measure=False)
+    assert export(subject, evidence, whole, measure=False, overwrite=True).kept
+    for file in (whole.one_file, whole.hub / "onnx" / "model.onnx"):
+        file.write_bytes(b"my own")
+    (whole.out / "model.json").write_text('{"format": "of another program"}')
+    for targets in (
+        Targets(whole.out),
+        Targets(None, whole.one_file),
+        Targets(None, None, whole.hub),
+    ):
+        with pytest.raises(RepperError, match="is something else: choose another"):
+            export(subject, evidence, targets, measure=False, overwrite=True)
+    assert whole.one_file.read_bytes() == b"my own"
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from repper.export.place import staged
+rename, place = pathlib.Path.rename, pathlib.Path(sys.argv[1])
+def dies(self, target):
+    if self.name.endswith(".tmp"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+pathlib.Path.rename = dies
+with staged(place, place.with_name("other")) as (made, other):
+    made.mkdir()
+    (made / "model.json").write_text("new")
+    other.mkdir()
+"""
+
+
+def test_a_kill_between_two_moves_loses_nothing(run, model, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(model / "model", folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    process = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert not folder.exists()  # never a broken one
+    assert len(list(tmp_path.iterdir())) == 3
+    for mine in (".m.tmp", ".m.old", ".mm.1.tmp", f".m.{os.getppid()}.tmp"):
+        (tmp_path / mine).write_text("of somebody else, or of an export that is at work")
+    with pytest.raises(RepperError, match="m exists"):
+        Targets(folder).check(overwrite=False)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    Targets(tmp_path / "other").check(overwrite=False)
+    left = {".m.tmp", ".m.old", ".mm.1.tmp", f".m.{os.getppid()}.tmp", "m"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_more_than_99_9_percent_must_agree():
+    head = drawn_head("linear", False)
+    x = np.random.default_rng(2).normal(size=(1001, 7)).astype(np.float32)
+    other = x.copy()
+    other[0] = next(row for row in x if head.predict(row[None]) != head.predict(x[:1]))
+    for count, enough in ((1000, False), (1001, True)):
+        images = np.zeros((count, 1, 1, 1), np.uint8)
+        judges = (Judge("one", np.arange(count), head),)
+        evidence = Evidence("images", images, None, images, judges)
+        found = agreement(evidence, [head], x[:count], other[:count])
+        assert found.percent == pytest.approx(100 * (count - 1) / count)
+        assert found.enough is enough
+
+
+ABSENT = """
+import contextlib, io, sys
+from repper.cli import main
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == self.absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=self.absent)
+sys.meta_path.insert(0, finder := Absent())
+for finder.absent in ("torch", "onnx", "onnxruntime", "onnxscript"):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(["export", "a-run", "--out", "m"])
+    print(code, said.getvalue(), end="")
+"""
+
+
+def test_without_the_extra_a_sentence_says_what_to_install():
+    process = subprocess.run(
+        [sys.executable, "-c", ABSENT], capture_output=True, text=True, check=False
+    )
+    sentence = "2 repper: repper export needs {}: pip install 'repper[export]'"
+    missing = ("torch", "onnx", "onnxruntime", "onnxscript")
+    assert process.stdout.splitlines() == [sentence.format(one) for one in missing], process.stderr
 
 
 def test_a_failure_on_the_way_keeps_what_was_there(run, model, tmp_path):
@@ -397,14 +555,12 @@ def test_a_failure_on_the_way_keeps_what_was_there(run, model, tmp_path):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     wrong = replace(subject, head=replace(subject.head, encoder="another"))
     with pytest.raises(RepperError, match="was fitted on encoder"):
-        export(wrong, evidence, Targets(folder), measure=False)
+        export(wrong, evidence, Targets(folder), measure=False, overwrite=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
 
 
 def test_photos_calibrate_and_drawn_images_look_like_photos(run, tmp_path):
-    from PIL import Image
-
     for n, image in enumerate(natural(12, 3, 20)):
         Image.fromarray(image.transpose(1, 2, 0)).save(tmp_path / f"{n}.png")
     subject = subject_of(run.folder / "encoder.safetensors", None)
@@ -448,7 +604,8 @@ def test_encoders_of_ones_own(tmp_path, repper):
             "--engine", "serial",
         )  # fmt: skip
         assert process.returncode == 0, process.stderr
-    process = repper("export", "good", "--client", 0, "--out", "m", "--images", 100)
+    more = ("--images", 100, "--no-measure")
+    process = repper("export", "good", "--client", 0, "--out", "m", *more)
     assert process.returncode == 0, process.stderr
     assert read_model(tmp_path / "m").encoder.features == 8
     process = repper("export", "odd", "--client", 0, "--out", "n", "--images", 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from typing import TYPE_CHECKING
 
 from repper.cli.arguments import AddCommand, count, path
@@ -51,6 +52,9 @@ def add_commands(add: AddCommand) -> None:
         "--images", default="5000", metavar="N", help="images to check on (default: 5000)"
     )
     export.add_argument("--overwrite", action="store_true", help="replace what was exported before")
+    export.add_argument(
+        "--no-measure", action="store_true", help="leave out the measuring of time and memory"
+    )
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -69,21 +73,25 @@ def _export(options: argparse.Namespace) -> int:
     if len({*given}) < len(given):
         raise RepperError("--out, --one-file and --hub must be different places")
     with needs("export", "repper export"):
-        from repper.export.place import check_place
+        # First of all: PyTorch imports some of them only when the exporter is at work.
+        for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         from repper.export.subject import evidence_of, subject_of
         from repper.export.write import Targets, export
-    for flag, place in places.items():
-        if place is not None:
-            check_place(place, flag, options.overwrite)
+    targets = Targets(options.out, options.one_file, options.hub)
+    targets.check(options.overwrite)
     subject = subject_of(options.run, client)
     evidence = evidence_of(subject, options.calibrate, images)
     report = export(
         subject,
         evidence,
-        Targets(options.out, options.one_file, options.hub),
+        targets,
         quantize=options.quantize,
         most_loss=most_loss,
         accept_loss=options.accept_loss,
+        measure=not options.no_measure,
+        overwrite=options.overwrite,
     )
     _print(report, most_loss)
     if report.kept:
@@ -138,10 +146,7 @@ def _print(report: Report, most_loss: float) -> None:
     for images in (1, 32) if times else ():
         torch, onnx = times[f"pytorch {images}"], times[f"onnxruntime {images}"]
         noun = "image" if images == 1 else "images"
-        print(
-            f"{images} {noun}: PyTorch {torch:.2f} ms, onnxruntime {onnx:.2f} ms, "
-            f"{torch / onnx:.1f} times as fast"
-        )
+        print(f"{images} {noun}: PyTorch {torch:.2f} ms, onnxruntime {onnx:.2f} ms (medians)")
     if report.megabytes:
         print("memory: " + ", ".join(f"{n} {mb} MB" for n, mb in report.megabytes.items()))
 

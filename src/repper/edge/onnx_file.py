@@ -43,7 +43,7 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
     if not data:
         raise RepperError(f"{name} is empty: copy it again, or export it again")
     found = data.count(MARK)
-    ours = found > 0 or _PRODUCER in data[:16]
+    ours = found > 0 or is_ours(data)
     if ours and not _is_whole(data):
         raise RepperError(f"{name} is cut short: copy it again, or export it again")
     if not ours:
@@ -62,6 +62,11 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
             f"{name} is {_KINDS.get(str(said), f'of format {said}')} of repper, and "
             f"{_KINDS.get(format, format)} is needed here"
         )
+
+
+def is_ours(start: bytes) -> bool:
+    """Whether a file that starts with these bytes (16 or more) was written by `repper export`."""
+    return _PRODUCER in start[:16]
 
 
 def checksum(data: bytes, at: int) -> bytes:

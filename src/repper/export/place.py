@@ -1,24 +1,36 @@
-"""Where an export is written: beside its place first, and moved there when it is checked."""
+"""Where an export is written: beside its place first, and moved there when it is checked.
+
+A file is replaced in one step. A folder takes two: the one before becomes `.NAME.PID.old`, and the
+new one, which is complete by then, takes its name. A process that is killed in between leaves no
+folder of that name, and the next export brings the one before back.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repper.edge.model_folder import FILES, MODEL
+from repper.edge.model_folder import FILES, FORMAT, MODEL
+from repper.edge.onnx_file import is_ours
 from repper.errors import RepperError
+from repper.files import read_json
 
 HUB_FILES = ("README.md", "config.json", "onnx", "preprocessor_config.json")
+HUB_MODELS = ("model.onnx", "model_quantized.onnx")
 
 
 def check_place(path: Path, flag: str, overwrite: bool) -> None:
-    """Refuse a place that cannot be written, or holds something that may not be replaced."""
+    """Refuse a place that cannot be written, or holds something that may not be replaced.
+
+    What an export that was killed left beside it is cleared away first.
+    """
+    _clear(path)
     if path.is_symlink() or path.exists():
-        known = {"--out": (MODEL, FILES), "--hub": ("config.json", HUB_FILES)}.get(flag)
-        if known is None:
+        if flag == "--one-file":
             if path.is_dir():
                 raise RepperError(f"{flag} {path} is a folder: give the name of a file")
         else:
@@ -27,21 +39,42 @@ def check_place(path: Path, flag: str, overwrite: bool) -> None:
             found = {one.name for one in path.iterdir()}
             if not found:
                 return
-            if strange := sorted(found - {*known[1]}):
+            if strange := sorted(found - {*(FILES if flag == "--out" else HUB_FILES)}):
                 raise RepperError(
                     f"{flag} {path} holds {strange[0]}, which no export has written: choose "
                     f"another folder"
                 )
         if not overwrite:
             raise RepperError(f"{path} exists: add --overwrite to replace it, or choose another")
+        if not _is_export(path, flag):
+            raise RepperError(
+                f"--overwrite replaces what repper export has written, and {flag} {path} is "
+                f"something else: choose another"
+            )
     parent = next(one for one in path.absolute().parents if one.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise RepperError(f"cannot write {flag} {path}: {parent} cannot be written to")
 
 
+def _is_export(path: Path, flag: str) -> bool:
+    """Whether a place holds an earlier export, be it damaged."""
+    if flag == "--out":
+        try:
+            found = read_json(path / MODEL)
+        except RepperError:
+            return False
+        return isinstance(found, dict) and found.get("format") == FORMAT
+    models = [path] if flag == "--one-file" else [path / "onnx" / name for name in HUB_MODELS]
+    for model in models:
+        with suppress(OSError), model.open("rb") as file:
+            if is_ours(file.read(16)):
+                return True
+    return False
+
+
 @contextmanager
 def staged(*places: Path | None) -> Iterator[list[Path | None]]:
-    """Temporary places beside these; at the end they move there, all or, on an error, none."""
+    """Temporary places beside these; at the end each moves there, or, on an error, none."""
     given = [place for place in places if place is not None]
     names = {
         place: place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}.tmp")
@@ -64,7 +97,7 @@ def staged(*places: Path | None) -> Iterator[list[Path | None]]:
 
 def _move(source: Path, target: Path) -> None:
     if target.is_dir():
-        old = source.with_name(source.name + ".old")
+        old = source.with_suffix(".old")
         target.rename(old)
         try:
             source.rename(target)
@@ -76,8 +109,37 @@ def _move(source: Path, target: Path) -> None:
         source.replace(target)
 
 
+def _clear(target: Path) -> None:
+    """Bring back a folder that was being replaced, and remove what was not finished."""
+    parent, name = target.absolute().parent, re.escape(target.absolute().name)
+    if not parent.is_dir():
+        return
+    left = re.compile(rf"\.{name}\.(?P<process>\d+)\.(?P<kind>tmp|old)")
+    for path in sorted(parent.iterdir()):
+        match = left.fullmatch(path.name)
+        if match is None or _is_alive(int(match["process"])):
+            continue
+        if match["kind"] == "old" and not target.exists():
+            path.rename(target)
+        else:
+            _remove(path)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether another export may still be writing."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

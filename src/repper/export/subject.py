@@ -98,9 +98,7 @@ def subject_of(path: Path, client: int | None) -> Subject:
     return Subject(spec, params, origin, run, client, head)
 
 
-def evidence_of(
-    subject: Subject, folder: Path | None, count: int, random: bool = False
-) -> Evidence:
+def evidence_of(subject: Subject, folder: Path | None, count: int) -> Evidence:
     """Images of the run if they can be loaded, else of `folder`, else drawn ones.
 
     `folder` holds the images to calibrate on, if it is given.
@@ -109,7 +107,7 @@ def evidence_of(
     photos = None if folder is None else read_photos(folder, spec.channels, spec.size, count)
     found = None
     why = "there is no run to take images from"
-    if subject.run is not None and not random:
+    if subject.run is not None:
         try:
             found = _of_run(subject, subject.run, count)
         except RepperError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -23,13 +24,14 @@ from repper.edge.model_folder import (
     read_model,
 )
 from repper.edge.onnx_file import CLASSIFIER_FORMAT, ENCODER_FORMAT, verified
-from repper.edge.saved_head import Array, SavedHead
+from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.encoders.encoder import features_of
 from repper.errors import RepperError
 from repper.export.graph import FEATURES, encoder_graph, joined, sealed, takes_images
 from repper.export.head_graph import LOGITS, PROBABILITIES, head_graph
 from repper.export.hub import write_hub
 from repper.export.measure import (
+    LEAST_AGREEMENT,
     Agreement,
     Loss,
     agreement,
@@ -41,14 +43,12 @@ from repper.export.measure import (
     right,
     session,
 )
-from repper.export.place import staged
+from repper.export.place import check_place, staged
 from repper.export.quantize import digest_of, quantized
 from repper.export.subject import Evidence, Images, Subject
 from repper.params import save_params
 
 PACKAGES = ("repper", "torch", "onnx", "onnxscript", "onnxruntime")
-LEAST_AGREEMENT = 99.9
-"""Percent of the predictions that must stay the same in float32."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class Targets:
     out: Path | None = None
     one_file: Path | None = None
     hub: Path | None = None
+
+    def check(self, overwrite: bool) -> None:
+        """Refuse places that cannot be written, or hold something that may not be replaced."""
+        places = {"--out": self.out, "--one-file": self.one_file, "--hub": self.hub}
+        for flag, place in places.items():
+            if place is not None:
+                check_place(place, flag, overwrite)
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,14 @@ def export(
     most_loss: float = 1.0,
     accept_loss: bool = False,
     measure: bool = True,
+    overwrite: bool = False,
 ) -> Report:
     """Check an encoder and its head in onnxruntime, and write what was asked for.
 
-    With `measure`, also time and memory are measured.
+    With `measure`, also time and memory are measured. An earlier export is only replaced with
+    `overwrite`.
     """
+    targets.check(overwrite)
     spec, wanted = subject.spec, subject.digest
     core = encoder_graph(spec, subject.params)
     before = features_of(spec, subject.params, evidence.images)
@@ -118,10 +128,10 @@ def export(
     after = outputs_of(running, evidence.images)
     heads = [judge.head or _must(fitted(judge, in_torch, wanted)) for judge in evidence.judges]
     found = agreement(evidence, heads, before, after)
-    if not np.isfinite(after).all() or found.percent < LEAST_AGREEMENT:
+    if not np.isfinite(after).all() or not found.enough:
         raise RepperError(
             f"the exported encoder gives {found.percent:.2f} % of {found.images} images the class "
-            f"that PyTorch gives them, less than {LEAST_AGREEMENT} %: nothing was written"
+            f"that PyTorch gives them, not more than {LEAST_AGREEMENT} %: nothing was written"
         )
     head, graph, precision, int8, note = subject.head, core, "fp32", None, ""
     if quantize:
@@ -269,30 +279,21 @@ def _same(
     """Refuse a graph with a head in it that does not answer as encoder and head do."""
     found = outputs(evidence.images)
     share = 100 * float((found.argmax(1) == wanted.argmax(1)).mean())
-    if share < LEAST_AGREEMENT or not np.isfinite(found).all():
+    if share <= LEAST_AGREEMENT or not np.isfinite(found).all():
         raise RepperError(
             f"{path.name} gives only {share:.2f} % of the images the class that the encoder and "
             f"the head give them: nothing was written"
         )
 
 
-def softmax(scores: Array) -> Array:
-    """Probabilities of scores."""
-    powers = np.exp(scores - scores.max(1, keepdims=True))
-    result: Array = powers / powers.sum(1, keepdims=True)
-    return result
-
-
 def _memory(out: Path, subject: Subject) -> dict[str, int]:
     """Memory of both, the encoder written for PyTorch as a run has it."""
     spec = subject.spec
     notes = {key: str(getattr(spec, key)) for key in ("name", "channels", "size", "width", "norm")}
-    path = out.with_name(out.name + ".torch")
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "encoder.safetensors"
         save_params(path, subject.params, notes)
         return memory(path, out / ENCODER)
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _scores(evidence: Evidence, found: Agreement, int8: Int8 | None) -> dict[str, Any]:
