@@ -102,7 +102,7 @@ def trained(encoder: str, folder: Path) -> Path:
     def split(count: int) -> repper.Split:
         return repper.Split(natural(count, 3, SIZE), np.arange(count) % CLASSES)
 
-    data = repper.Dataset("drawn", tuple("abcdefghij"), split(120), split(40))
+    data = repper.Dataset("drawn", tuple("abcdefghij"), split(60), split(20))
     repper.run(
         data, out=folder, encoder=encoder, clients=2, partition="iid", rounds=1, epochs=1,
         participation=1.0, method="repper", personalize="linear", engine="serial",
@@ -225,7 +225,7 @@ def heads(features: int, repeats: int) -> None:
 
 def exported(run: Path, folder: Path) -> tuple[Subject, dict[str, Path]]:
     subject = subject_of(run, 0)
-    evidence = evidence_of(subject, None, 200)
+    evidence = evidence_of(subject, None, 64)
     models = {way: folder / way for way in ("fp32", "int8")}
     for way, model in models.items():
         quantize = way == "int8"
