@@ -40,7 +40,9 @@ def until(holds: Callable[[], object], what: str, seconds: float = LONG) -> None
 
 def environment(**more: str) -> dict[str, str]:
     # Without compiled files, every one of the many short processes would compile all of repper.
-    return {**os.environ, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "", **more}
+    # And as a user's terminal has it: output into a pipe is kept back, unless we see to it.
+    given = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return {**given, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
 def command(*arguments: object) -> list[str]:

@@ -89,7 +89,8 @@ def test_a_site_that_joins_late_dies_in_a_round_and_comes_back(federation, sites
     os.killpg(south.process.process.pid, signal.SIGTERM)
     south.process.end()
     watching = federation.federate(run, *FEDREP, "--classes", CLASSES)
-    watching.says("waiting for 2 sites; connected: north\n")
+    # At once: lines must not wait in a pipe until there are many.
+    watching.says("waiting for 2 sites; connected: north\n", 90)
     south.spoil("hang 2")
     south.start()
     watching.says("round 1/2: north, south")

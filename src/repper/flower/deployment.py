@@ -192,8 +192,10 @@ class Server:
             raise RepperError(f"no federation was started from {self.home} yet")
         command = [program("flwr"), "log", run, LINK, "--stream"]
         say(shown(command, self.environment))
+        # Into a pipe, Python keeps lines back until there are 8 kB of them: minutes of silence.
+        environment = self.environment | {"PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
         )  # fmt: skip
 
