@@ -62,7 +62,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RepperError(f"there is no file {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RepperError(f"{path} is damaged or not JSON ({error})") from error
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.cli.arguments import AddCommand, path
+from repper.cli.arguments import AddCommand, count, path
 from repper.errors import RepperError, needs
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
@@ -98,8 +98,8 @@ def _make(options: argparse.Namespace) -> int:
     return 0
 
 
-def _whole(text: str, flag: str) -> int:
-    option = Option("", name=flag, kind=int, least=0, most=2**32 - 1)
+def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
+    option = Option("", name=flag, kind=int, least=0, most=most)
     value: int = option.check(option.parse(text))
     return value
 
@@ -196,7 +196,7 @@ def _predict(options: argparse.Namespace) -> int:
     folder, *images = map(Path, options.images)
     if not images:
         raise RepperError("give a model folder and at least one image: repper predict MODEL IMAGE")
-    top = max(1, _whole(options.top, "top"))
+    top = count(options.top, "top")
     with needs(EDGE, "repper predict"):
         from repper.personal.model import Model
         from repper.personal.photos import files_of
@@ -334,6 +334,7 @@ def _add_play(add: AddCommand) -> None:
 def _play(options: argparse.Namespace) -> int:
     from repper.edge.play import page_of, serve
 
+    port = _whole(options.port, "port", most=65535)
     page = page_of(options.model)
     if options.html is not None:
         from repper.files import write_atomically
@@ -350,7 +351,7 @@ def _play(options: argparse.Namespace) -> int:
             webbrowser.open(address)
 
     try:
-        serve(page, _whole(options.port, "port"), started)
+        serve(page, port, started)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -17,8 +17,10 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, TypeVar, cast
 
 from repper.edge.onnx_file import verified
@@ -135,6 +137,11 @@ class ModelNotes:
                 f"{folder / self.head.file} is whole, but not the head that {MODEL} beside it "
                 f"describes: copy the whole folder again"
             )
+        if self.classes is not None and self.classes != head.names:
+            raise RepperError(
+                f"{folder / MODEL} is damaged: its classes are not those of its head; copy the "
+                f"whole folder again"
+            )
         return head
 
 
@@ -183,9 +190,10 @@ def _value(kind: Any, found: Any, path: Path, name: str) -> Any:
     if origin is dict and isinstance(found, dict):
         return found
     if origin is float and isinstance(found, int | float) and not isinstance(found, bool):
-        return float(found)
+        with suppress(OverflowError):
+            return float(found)
     if origin is int and isinstance(found, int) and not isinstance(found, bool):
         return found
     if origin is str and isinstance(found, str):
         return found
-    raise RepperError(f"{path} is damaged: its {name} cannot be {found!r}")
+    raise RepperError(f"{path} is damaged: its {name} cannot be {shown(found)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,15 +88,13 @@ def personalize(
     if out.exists():
         album = _known(out, network, overwrite)
     learned = [photo for photo in photos if photo.part != "test"]
-    album, added = album.with_photos(learned, network, skip_unreadable=skip_unreadable)
-    chosen = _only(album, learned) if added.known else album
-    fitted = _Fitted.of(chosen, network, head, settings or {}, seed, unknown)
+    album, added = album.with_photos(learned, network, only=True, skip_unreadable=skip_unreadable)
+    fitted = _Fitted.of(album, network, head, settings or {}, seed, unknown)
+    tests, tested = [photo for photo in photos if photo.part == "test"], None
+    if tests:
+        tested = _tested(network, fitted.head, fitted.unknown, tests, skip_unreadable)
     _write(out, fitted, network, data)
-    done = fitted.told(out, added)
-    tested = [photo for photo in photos if photo.part == "test"]
-    return (
-        replace(done, tested=_tested(Model.open(out), tested, skip_unreadable)) if tested else done
-    )
+    return replace(fitted.told(out, added), tested=tested)
 
 
 def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personalized:
@@ -154,26 +153,32 @@ def evaluate(model: Path, images: Path, *, skip_unreadable: bool = False) -> Eva
     photos = photos_in(images)
     if any(photo.part == "test" for photo in photos):
         photos = [photo for photo in photos if photo.part == "test"]
-    return _tested(Model.open(model), photos, skip_unreadable)
+    opened = Model.open(model)
+    return _tested(opened.encoder, opened.classifier, opened.unknown, photos, skip_unreadable)
 
 
-def _tested(model: Model, photos: Sequence[Photo], skip_unreadable: bool) -> Evaluation:
-    head = model.classifier
+def _tested(
+    encoder: OnnxEncoder,
+    head: SavedHead,
+    unknown: Unknown | None,
+    photos: Sequence[Photo],
+    skip_unreadable: bool,
+) -> Evaluation:
     names = head.names
     found, bad = features_of(
-        [photo.path for photo in photos], model.encoder, skip_unreadable=skip_unreadable
+        [photo.path for photo in photos], encoder, skip_unreadable=skip_unreadable
     )
     keep = np.setdiff1d(np.arange(len(photos)), bad)
     place = {name: number for number, name in enumerate(names)}
     truth = np.array([place.get(photo.label, -1) for photo in photos], np.int64)[keep]
     features = found[keep]
-    if not (truth >= 0).any() and not len(truth):
+    if not len(truth):
         raise RepperError("there are no photos that can be read to test on")
     known = truth >= 0
     confusion = np.zeros((len(names), len(names)), np.int64)
     if known.any():
         np.add.at(confusion, (truth[known], head.scores(features[known]).argmax(1)), 1)
-    far = model.unknown.is_unknown(features) if model.unknown is not None else None
+    far = unknown.is_unknown(features) if unknown is not None else None
     return Evaluation(
         names,
         confusion,
@@ -300,15 +305,10 @@ def _known(out: Path, encoder: OnnxEncoder, overwrite: bool) -> Album:
 
 
 def _is_ours(name: str) -> bool:
-    return any(name == file or name.startswith(f"{Path(file).stem}-") for file in FILES) or (
-        name.startswith(".") and name.endswith(".tmp")
-    )
-
-
-def _only(album: Album, photos: Sequence[Photo]) -> Album:
-    """Of an album that knew more, only these photos."""
-    wanted = {digest_of(photo.path) for photo in photos}
-    return album.of([row for row, digest in enumerate(album.digests) if digest in wanted])
+    """Whether a file has a name that we give: nothing else may ever be deleted."""
+    parts = [re.escape(file).replace(r"\.", r"(-[0-9a-f]{12})?\.") for file in FILES]
+    one = f"({'|'.join(parts)})"
+    return re.fullmatch(rf"{one}|\.{one}\.[0-9]+\.tmp", name) is not None
 
 
 def _open(folder: Path) -> tuple[Model, Album]:
@@ -323,14 +323,16 @@ def _open(folder: Path) -> tuple[Model, Album]:
 
 def _refit(model: Model, album: Album, added: Added | None) -> Personalized:
     scores = model.notes.scores or {}
-    fitted = _Fitted.of(
-        album,
-        model.encoder,
-        model.classifier.kind,
-        scores.get("head_settings", {}),
-        int(scores.get("seed", 0)),
-        model.notes.unknown is not None,
-    )
+    kind, settings = model.classifier.kind, scores.get("head_settings", {})
+    seed = scores.get("seed", 0)
+    try:
+        make_head(kind, settings, seed)
+    except (RepperError, TypeError) as error:
+        raise RepperError(
+            f"{model.folder / MODEL} is damaged: its scores.head_settings or scores.seed do not "
+            f"suit a {kind} head; fit the model again"
+        ) from error
+    fitted = _Fitted.of(album, model.encoder, kind, settings, seed, model.notes.unknown is not None)
     _write(model.folder, fitted, model.encoder, model.notes.encoder_bytes(model.folder))
     return fitted.told(model.folder, added)
 
