@@ -55,9 +55,7 @@ def test_whole_batches_give_the_weights_of_pytorch(pixels, optimizer, scale, dec
     x, y, new, _ = pixels
     x, y = x[:200], y[:200]
     settings = {"optimizer": optimizer, "scale": scale, "weight_decay": decay, "epochs": 60}
-    ours, theirs = (
-        heads["linear"](**settings).fit(x, y) for heads in (DEVICE_HEADS, HEADS)
-    )
+    ours, theirs = (heads["linear"](**settings).fit(x, y) for heads in (DEVICE_HEADS, HEADS))
     for name in ("weight", "bias"):
         assert np.abs(theirs.arrays_[name]).max() > 0.03
         assert ours.arrays_[name] == pytest.approx(theirs.arrays_[name], abs=2e-4)

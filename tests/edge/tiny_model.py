@@ -141,3 +141,17 @@ def write_model(folder, data, size=8, channels=1, features=64):
     notes = model_json(data, size, channels, features)
     (folder / "model.json").write_text(json.dumps(notes), encoding="utf-8")
     return folder
+
+
+CLASSES = ("0", "1", "4", "6")
+
+
+def write_photos(folder, split, each, skip=0, classes=CLASSES):
+    """So many PNGs of each class, after some that others may have."""
+    from PIL import Image
+
+    for name in classes:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for row in np.flatnonzero(split.labels == int(name))[skip : skip + each]:
+            Image.fromarray(split.images[row, 0]).save(folder / name / f"{row:04}.png")
+    return folder

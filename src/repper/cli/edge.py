@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, count, path
-from repper.errors import RepperError, needs
+from repper.errors import RepperError, needs, unknown
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
 from repper.text_table import figure
@@ -74,7 +74,8 @@ def _add_personalize(add: AddCommand) -> None:
 def _make(options: argparse.Namespace) -> int:
     with needs(EDGE, "repper personalize"):
         from repper.personal.personalize import personalize
-    DEVICE_HEADS[options.head]  # an unknown one is an error
+    if options.head not in DEVICE_HEADS:
+        raise unknown("head", options.head, DEVICE_HEADS)
     own = _options_of(options.head)
     settings = {}
     for key, option in _head_options().items():
