@@ -10,6 +10,7 @@ from tiny_model import pixel_encoder, write_photos
 
 from repper.personal.personalize import personalize
 
+
 @pytest.fixture(scope="session")
 def place(tmp_path_factory, digits) -> Path:
     """encoder.onnx, folders of photos to learn from, to add and to test on, and a model."""

@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead, read_head
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
+from repper.files import is_text, read_json, write_atomically
 
 MODEL = "model.json"
 ENCODER = "encoder.onnx"
@@ -157,7 +157,10 @@ def read_model(folder: Path) -> ModelNotes:
         raise RepperError(f"{path} does not describe a model of this version of repper ({FORMAT})")
     notes = _build(ModelNotes, found, path, "")
     for part in (notes.encoder, notes.head, notes.unknown, notes.photos):
-        if part is not None and (Path(part.file).name != part.file or part.file in ("", ".", "..")):
+        if part is None:
+            continue
+        outside = Path(part.file).name != part.file or part.file in ("", ".", "..")
+        if outside or not is_text(part.file):
             raise RepperError(f"{path} names a file outside of its folder: {part.file!r}")
     return notes
 

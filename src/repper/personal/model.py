@@ -41,8 +41,8 @@ class Model:
         """Open a folder that `repper export` or `repper personalize` has written."""
         notes = read_model(folder)
         encoder = OnnxEncoder(notes.encoder_bytes(folder), str(folder / notes.encoder.file))
-        said = (notes.encoder.digest, notes.encoder.features, notes.input.size)
-        if said != (encoder.digest, encoder.features, encoder.size):
+        said = notes.encoder.digest, notes.encoder.features, notes.input.size, notes.input.channels
+        if said != (encoder.digest, encoder.features, encoder.size, encoder.channels):
             raise RepperError(
                 f"{folder / MODEL} describes another encoder than {notes.encoder.file}: copy the "
                 f"whole folder again"

@@ -327,7 +327,8 @@ def _refit(model: Model, album: Album, added: Added | None) -> Personalized:
     seed = scores.get("seed", 0)
     try:
         make_head(kind, settings, seed)
-    except (RepperError, TypeError) as error:
+        np.random.default_rng(seed)
+    except (RepperError, TypeError, ValueError) as error:
         raise RepperError(
             f"{model.folder / MODEL} is damaged: its scores.head_settings or scores.seed do not "
             f"suit a {kind} head; fit the model again"
