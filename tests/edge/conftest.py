@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_model import pixel_encoder, write_photos
 
 from repper.personal.personalize import personalize
+
+from .tiny_model import pixel_encoder, write_photos
 
 
 @pytest.fixture(scope="session")

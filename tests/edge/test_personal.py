@@ -19,14 +19,6 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from tiny_model import (
-    CLASSES,
-    encoder_bytes,
-    pixel_encoder,
-    random_photos,
-    write_model,
-    write_photos,
-)
 
 from repper.edge.model_folder import ModelNotes, read_model
 from repper.edge.onnx_encoder import OnnxEncoder
@@ -39,6 +31,15 @@ from repper.personal.fit import cooled, fit_unknown, held_out, make_head
 from repper.personal.model import Model
 from repper.personal.personalize import Evaluation, add, evaluate, personalize, remove
 from repper.personal.photos import features_of, photos_in
+
+from .tiny_model import (
+    CLASSES,
+    encoder_bytes,
+    pixel_encoder,
+    random_photos,
+    write_model,
+    write_photos,
+)
 
 
 def answer(process):
@@ -461,7 +462,9 @@ def test_all_kinds_of_photos_are_read_alike(tmp_path, place):
         features, bad = features_of(paths, encoder)
         assert bad == []
         for path, row in zip(paths, features, strict=True):
-            assert row == pytest.approx(features[0], abs=0.06), path.name
+            # Resizing looks a little beyond the edge of the central square.
+            near = 0.15 if "wide" in path.name else 0.06
+            assert row == pytest.approx(features[0], abs=near), path.name
             alone, _ = features_of([path], encoder)
             assert alone[0] == pytest.approx(row, abs=1e-6)  # whatever lies beside it
             of_file = PersonalClassifier._features(_classifier(tmp_path, channels), [path])
