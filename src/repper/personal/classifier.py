@@ -87,7 +87,8 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return softmax(self._scores(X))
 
     def predict(self, X: Any) -> Array:
-        result: Array = self.classes_[self._scores(X).argmax(1)]
+        best = self._scores(X).argmax(1)
+        result: Array = self.classes_[best]
         return result
 
     def _scores(self, X: Any) -> Array:
@@ -98,8 +99,9 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             x = self._features(X)
         head = self.head_
         saved = head._saved(range(len(head.classes_)), (), "")
-        scores = np.full((len(x), len(self.classes_)), -np.inf)
-        scores[:, np.searchsorted(self.classes_, head.classes_)] = saved.scores(x)
+        found = saved.scores(x)
+        scores = np.full((len(x), len(self.classes_)), -np.inf, found.dtype)
+        scores[:, np.searchsorted(self.classes_, head.classes_)] = found
         return scores
 
     def saved(self) -> SavedHead:
