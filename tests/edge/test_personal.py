@@ -27,9 +27,10 @@ from repper.edge.unknown import Unknown
 from repper.errors import RepperError
 from repper.heads import DEVICE_HEADS
 from repper.personal.classifier import PersonalClassifier
+from repper.personal.evaluation import Evaluation, evaluate
 from repper.personal.fit import cooled, fit_unknown, held_out, make_head
 from repper.personal.model import Model
-from repper.personal.personalize import Evaluation, add, evaluate, personalize, remove
+from repper.personal.personalize import add, personalize, remove
 from repper.personal.photos import features_of, photos_in
 
 from .tiny_model import (

@@ -16,11 +16,12 @@ from repper.options import Option, options_of
 from repper.text_table import figure
 
 if TYPE_CHECKING:
-    from repper.personal.personalize import Evaluation, Personalized
+    from repper.personal.evaluation import Evaluation
+    from repper.personal.personalize import Personalized
 
 SKIP = "leave out photos that cannot be read (else they are an error)"
 EDGE = "edge"
-"""The extra that brings what these commands need."""
+"""The extra that brings what is needed to fit a head."""
 
 
 def add_commands(add: AddCommand) -> None:
@@ -198,9 +199,9 @@ def _predict(options: argparse.Namespace) -> int:
     if not images:
         raise RepperError("give a model folder and at least one image: repper predict MODEL IMAGE")
     top = count(options.top, "top")
-    with needs(EDGE, "repper predict"):
-        from repper.personal.model import Model
-        from repper.personal.photos import files_of
+    from repper.personal.model import Model
+    from repper.personal.photos import files_of
+
     model = Model.open(folder)
     paths = files_of(images)
     answers = model.predict(paths)
@@ -263,8 +264,8 @@ def _add_evaluate(add: AddCommand) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    with needs(EDGE, "repper evaluate"):
-        from repper.personal.personalize import evaluate
+    from repper.personal.evaluation import evaluate
+
     found = evaluate(options.model, options.images, skip_unreadable=options.skip_unreadable)
     if options.json:
         print(json.dumps(_as_json(found)))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from repper.edge.model_folder import (
     ENCODER,
@@ -36,6 +35,7 @@ from repper.edge.unknown import Unknown
 from repper.errors import RepperError
 from repper.files import write_atomically
 from repper.personal.album import Added, Album, empty_album, read_album
+from repper.personal.evaluation import Evaluation, tested_on
 from repper.personal.fit import (
     HeldOut,
     check_classes,
@@ -46,7 +46,7 @@ from repper.personal.fit import (
     make_head,
 )
 from repper.personal.model import Model
-from repper.personal.photos import Photo, digest_of, features_of, files_of, photos_in
+from repper.personal.photos import digest_of, files_of, photos_in
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def personalize(
     fitted = _Fitted.of(album, network, head, settings or {}, seed, unknown)
     tests, tested = [photo for photo in photos if photo.part == "test"], None
     if tests:
-        tested = _tested(network, fitted.head, fitted.unknown, tests, skip_unreadable)
+        tested = tested_on(network, fitted.head, fitted.unknown, tests, skip_unreadable)
     _write(out, fitted, network, data)
     return replace(fitted.told(out, added), tested=tested)
 
@@ -113,80 +113,6 @@ def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = 
         if digest not in album.digests:
             raise RepperError(f"{path} is not among the photos of {model}")
     return _refit(opened, album.without(digests, classes), None)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Photos of classes that the model knows, and of others, which it should call unknown.
-
-    `confusion[i, j]` are photos of class i that were called j, in the order of `classes`.
-    """
-
-    classes: tuple[str, ...]
-    confusion: NDArray[np.int64]
-    called_unknown: int | None
-    strangers: int
-    strangers_unknown: int | None
-    unreadable: tuple[Path, ...]
-
-    @property
-    def photos(self) -> int:
-        return int(self.confusion.sum())
-
-    @property
-    def accuracy(self) -> float | None:
-        return 100 * float(np.trace(self.confusion)) / self.photos if self.photos else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 %, by Wilson: honest for few photos, too."""
-        if not self.photos:
-            return None
-        n, right, z = self.photos, float(np.trace(self.confusion)), 1.959964
-        middle = (right + z * z / 2) / (n + z * z)
-        half = z / (n + z * z) * float(np.sqrt(right * (n - right) / n + z * z / 4))
-        return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
-
-
-def evaluate(model: Path, images: Path, *, skip_unreadable: bool = False) -> Evaluation:
-    """How a model does on photos in `images`, a folder per class, or in its test/."""
-    photos = photos_in(images)
-    if any(photo.part == "test" for photo in photos):
-        photos = [photo for photo in photos if photo.part == "test"]
-    opened = Model.open(model)
-    return _tested(opened.encoder, opened.classifier, opened.unknown, photos, skip_unreadable)
-
-
-def _tested(
-    encoder: OnnxEncoder,
-    head: SavedHead,
-    unknown: Unknown | None,
-    photos: Sequence[Photo],
-    skip_unreadable: bool,
-) -> Evaluation:
-    names = head.names
-    found, bad = features_of(
-        [photo.path for photo in photos], encoder, skip_unreadable=skip_unreadable
-    )
-    keep = np.setdiff1d(np.arange(len(photos)), bad)
-    place = {name: number for number, name in enumerate(names)}
-    truth = np.array([place.get(photo.label, -1) for photo in photos], np.int64)[keep]
-    features = found[keep]
-    if not len(truth):
-        raise RepperError("there are no photos that can be read to test on")
-    known = truth >= 0
-    confusion = np.zeros((len(names), len(names)), np.int64)
-    if known.any():
-        np.add.at(confusion, (truth[known], head.scores(features[known]).argmax(1)), 1)
-    far = unknown.is_unknown(features) if unknown is not None else None
-    return Evaluation(
-        names,
-        confusion,
-        None if far is None else int(far[known].sum()),
-        int((~known).sum()),
-        None if far is None else int(far[~known].sum()),
-        tuple(photos[row].path for row in bad),
-    )
 
 
 @dataclass(frozen=True)

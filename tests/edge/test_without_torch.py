@@ -1,0 +1,214 @@
+"""Installed as on a device: neither PyTorch nor more than a command needs, in fresh environments.
+
+These tests install from the package index, and take a minute or two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+from repper.heads import DEVICE_HEADS
+
+from .tiny_model import pixel_encoder, write_model
+
+ROOT = Path(__file__).parents[2]
+WATCH = """
+import atexit, importlib.abc, os, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx"):
+            raise RuntimeError(f"{name} was imported")
+        return None
+
+sys.meta_path.insert(0, Refuse())
+
+@atexit.register
+def note():
+    with open(os.environ["LOADED"], "w") as file:
+        file.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+"""A sitecustomize.py: PyTorch is an error, and what was loaded is written down."""
+
+
+class Environment:
+    """A virtual environment with the checkout and some of its extras."""
+
+    def __init__(self, folder, *extras):
+        self.folder = folder
+        venv.create(folder, with_pip=True)
+        self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        self.pip(
+            "install",
+            "-c",
+            ROOT / "constraints.txt",
+            f"{source(folder.parent)}[{','.join(extras)}]",
+        )
+        (self.packages / "sitecustomize.py").write_text(WATCH)
+
+    def pip(self, *arguments):
+        command = [self.python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, check=False, timeout=900
+        )
+        if "No matching distribution" in done.stderr:
+            pytest.skip("pip finds no package index: fresh installations are not tested")
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def packages(self):
+        [found] = self.folder.glob("lib/python*/site-packages")
+        return found
+
+    def megabytes(self):
+        """All that is installed, without pip and setuptools."""
+        return sum(
+            path.stat().st_size
+            for path in self.packages.rglob("*")
+            if path.is_file()
+            and path.relative_to(self.packages).parts[0].split("-")[0]
+            not in ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+        ) / 1e6  # fmt: skip
+
+    def run(self, *arguments, cwd):
+        """A command of repper, and which packages it has loaded."""
+        loaded = cwd / "loaded.txt"
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(self.python), "-m", "repper", *map(str, arguments)],
+            cwd=cwd, env={**env, "LOADED": str(loaded)}, capture_output=True, text=True,
+            check=False, timeout=240,
+        )  # fmt: skip
+        return done, set(loaded.read_text().split())
+
+
+def source(folder):
+    """A copy of the checkout to build from: building leaves files behind."""
+    copy = folder / "source"
+    if not copy.exists():
+        copy.mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, copy)
+        shutil.copytree(
+            ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    return copy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="module")
+def edge(folder):
+    return Environment(folder / "edge", "edge")
+
+
+@pytest.fixture(scope="module")
+def predicting(folder):
+    return Environment(folder / "predict", "predict")
+
+
+@pytest.fixture(scope="module")
+def base(folder):
+    return Environment(folder / "base")
+
+
+def test_a_device_does_everything_without_pytorch(edge, place, tmp_path):
+    assert not list(edge.packages.glob("torch*"))
+    assert edge.megabytes() < 500
+    write_model(tmp_path / "exported", pixel_encoder())
+    photo = sorted((place / "tests").glob("*/*"))[0]
+    for kind in DEVICE_HEADS:
+        commands = [
+            ("personalize", "--encoder", "exported", "--images", place / "photos", "--out", kind,
+             "--head", kind, "--json"),
+            ("add", kind, "--images", place / "more", "--json"),
+            ("remove", kind, photo.parents[2] / "more" / "6", "--json"),
+            ("evaluate", kind, "--images", place / "tests", "--json"),
+        ]  # fmt: skip
+        for command in commands:
+            done, loaded = edge.run(*command, cwd=tmp_path)
+            assert (done.returncode, done.stderr) == (0, "")
+            said = json.loads(done.stdout)
+            assert not loaded & {"torch", "onnx", "matplotlib", "pyarrow"}
+        assert said["accuracy"] > 90
+        done, loaded = edge.run("predict", kind, photo, "--json", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        [row] = json.loads(done.stdout)["predictions"]
+        assert max(row["chances"], key=row["chances"].get) == "0"
+        assert not loaded & {"torch", "onnx", "sklearn", "scipy", "joblib", "rich"}
+    done, loaded = edge.run("play", "linear", "--html", "page.html", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not loaded & {"torch", "onnxruntime", "sklearn", "scipy", "numpy.random"}
+    assert (tmp_path / "page.html").stat().st_size > 1e6
+
+
+def test_predicting_needs_still_less(predicting, place, tmp_path):
+    packages = {path.name.split("-")[0].lower() for path in predicting.packages.iterdir()}
+    assert not packages & {"torch", "sklearn", "scikit_learn", "scipy"}
+    photo = sorted((place / "tests").glob("*/*"))[0]
+    done, _ = predicting.run("predict", place / "model", photo, "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    [row] = json.loads(done.stdout)["predictions"]
+    assert row["class"] in ("0", None)
+    done, _ = predicting.run("evaluate", place / "model", "--images", place / "tests", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for command in (
+        ("personalize", "--encoder", place / "model", "--images", place / "photos", "--out", "m"),
+        ("add", place / "model", "--images", place / "more"),
+        ("remove", place / "model", "--class", "6"),
+    ):
+        done, _ = predicting.run(*command, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.endswith("pip install 'repper[edge]'\n")
+
+
+def test_what_is_missing_is_said_with_the_command_that_brings_it(base, place, tmp_path):
+    photo = sorted((place / "tests").glob("*/*"))[0]
+    commands = {
+        ("run",): "train",
+        ("compare", "--methods", "fedavg"): "train",
+        ("partition", "--data", "digits"): "train",
+        ("predict", "--run", "r", "--client", "1", photo): "train",
+        ("report", "r"): "train",
+        ("export", "r", "--out", "m"): "export",
+        ("predict", place / "model", photo): "predict",
+        ("evaluate", place / "model", "--images", place / "tests"): "predict",
+        ("personalize", "--encoder", place / "model", "--images", place / "photos", "--out", "m"):
+            "edge",
+        ("add", place / "model", "--images", place / "more"): "edge",
+    }  # fmt: skip
+    for command, extra in commands.items():
+        done, _ = base.run(*command, cwd=tmp_path)
+        assert done.returncode == 2, (command, done.stderr)
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.endswith(f"pip install 'repper[{extra}]'\n"), command
+    for command in (
+        ("--help",),
+        ("personalize", "--help"),
+        ("play", place / "model", "--html", "p"),
+    ):
+        done, loaded = base.run(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not loaded & {"torch", "sklearn", "scipy", "onnxruntime"}
+
+
+def test_installations_are_small(edge, predicting, base, capsys):
+    sizes = {
+        "repper": base.megabytes(), "repper[predict]": predicting.megabytes(),
+        "repper[edge]": edge.megabytes(),
+    }  # fmt: skip
+    with capsys.disabled():
+        print("".join(f"\n{name}: {size:.0f} MB" for name, size in sizes.items()))
+    assert sizes["repper"] < 150
+    assert sizes["repper"] < sizes["repper[predict]"] < sizes["repper[edge]"] < 500
