@@ -209,6 +209,6 @@ def test_installations_are_small(edge, predicting, base, capsys):
         "repper[edge]": edge.megabytes(),
     }  # fmt: skip
     with capsys.disabled():
-        print("".join(f"\n{name}: {size:.0f} MB" for name, size in sizes.items()))
+        print("".join(f"\n{name}: {size:.0f} MB" for name, size in sizes.items()))  # noqa: T201
     assert sizes["repper"] < 150
     assert sizes["repper"] < sizes["repper[predict]"] < sizes["repper[edge]"] < 500
