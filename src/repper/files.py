@@ -57,6 +57,11 @@ def is_text(name: str) -> bool:
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
+def plain(text: str) -> str:
+    """Text without what a terminal would take for a command."""
+    return "".join(letter if is_text(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from repper.edge.saved_head import read_head
 from repper.edge.unknown import Unknown
 from repper.errors import RepperError
 from repper.heads import DEVICE_HEADS
+from repper.personal.album import read_album
 from repper.personal.classifier import PersonalClassifier
 from repper.personal.evaluation import Evaluation, evaluate
 from repper.personal.fit import cooled, fit_unknown, held_out, make_head
@@ -912,8 +914,6 @@ def test_names_of_classes_cannot_command_a_terminal(repper, place, photos, model
         (photos / name).rename(photos / "6")
     names = ("\x1b[2J", "[bold]b", "日本語 👩‍🔬", "<script>")
     head = read_head(model / "head.safetensors")
-    from dataclasses import replace
-
     head = replace(head, names=names)
     head.save(model / "head.safetensors")
     notes = read_model(model)
@@ -930,9 +930,14 @@ def test_names_of_classes_cannot_command_a_terminal(repper, place, photos, model
     assert model_in((tmp_path / "p.html").read_text("utf-8"))["model"]["classes"] == list(names)
 
 
-def test_a_kind_of_head_in_a_file_is_never_code(repper, model, place, tmp_path):
-    from dataclasses import replace
+def test_names_in_errors_cannot_command_a_terminal(repper, model):
+    album = read_album(model / "photos.safetensors", Model.open(model).encoder)
+    labels = tuple(label.replace("6", "\x1b[2J") for label in album.labels)
+    replace(album, labels=labels).save(model / "photos.safetensors")
+    refused(repper("remove", model, "--class", "5"), "no class '5'", "[2J")
 
+
+def test_a_kind_of_head_in_a_file_is_never_code(repper, model, place, tmp_path):
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('done').touch()\nHead = 1\n")
     head = replace(read_head(model / "head.safetensors"), kind="evil.py:Head")
     head.save(model / "head.safetensors")
@@ -943,8 +948,6 @@ def test_a_kind_of_head_in_a_file_is_never_code(repper, model, place, tmp_path):
 
 
 def test_a_whole_head_file_that_does_not_fit_together_is_refused(tmp_path, model):
-    from dataclasses import replace
-
     head = read_head(model / "head.safetensors")
     for arrays in ({"bias": np.zeros(3)}, {"weight": np.zeros((4, 63))}, {"mean": np.zeros(())}):
         replace(head, arrays=head.arrays | arrays).save(tmp_path / "h.safetensors")

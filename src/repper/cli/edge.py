@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, count, path
 from repper.errors import RepperError, needs, unknown
+from repper.files import plain, write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
 from repper.text_table import figure
@@ -109,7 +110,7 @@ def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
 def _tell(done: Personalized, as_json: bool) -> None:
     """What was fitted, and how good it is."""
     for warning in done.warnings:
-        print(f"note: {warning}", file=sys.stderr)
+        print(f"note: {plain(warning)}", file=sys.stderr)
     if done.added is not None:
         for one in done.added.unreadable:
             print(f"note: left out {one}, which cannot be read", file=sys.stderr)
@@ -215,19 +216,12 @@ def _predict(options: argparse.Namespace) -> int:
              "unknown": answer.unknown, "chances": dict(best)}
         )  # fmt: skip
         if not options.json:
-            shown = ", ".join(f"{_plain(name)} {100 * chance:.1f} %" for name, chance in best)
+            shown = ", ".join(f"{plain(name)} {100 * chance:.1f} %" for name, chance in best)
             said = f"unknown (nearest: {shown})" if answer.unknown else shown
-            print(f"{_plain(str(image))}\t{said}")
+            print(f"{plain(str(image))}\t{said}")
     if options.json:
         print(json.dumps({"model": str(folder), "predictions": rows}))
     return 0
-
-
-def _plain(text: str) -> str:
-    """Text without what a terminal would take for a command."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
 
 
 def _predict_of_run(options: argparse.Namespace) -> int:
@@ -316,12 +310,12 @@ def _print_confusion(found: Evaluation) -> None:
     table = Table(title="Photos of a class (row) by what they were called", title_justify="left")
     table.add_column("")
     for name in found.classes:
-        table.add_column(escape(_plain(name)), justify="right")
+        table.add_column(escape(plain(name)), justify="right")
     table.add_column("right", justify="right")
     for place, name in enumerate(found.classes):
         row = found.confusion[place]
         share = f"{figure(100 * row[place] / row.sum())} %" if row.sum() else "-"
-        table.add_row(escape(_plain(name)), *(str(n) if n else "·" for n in row), share)
+        table.add_row(escape(plain(name)), *(str(n) if n else "·" for n in row), share)
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -339,8 +333,6 @@ def _play(options: argparse.Namespace) -> int:
     port = _whole(options.port, "port", most=65535)
     page = page_of(options.model)
     if options.html is not None:
-        from repper.files import write_atomically
-
         write_atomically(options.html, page)
         print(f"written to {options.html} ({len(page) / 1e6:.1f} MB): open it in a browser")
         return 0
