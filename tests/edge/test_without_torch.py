@@ -20,22 +20,14 @@ from .tiny_model import pixel_encoder, write_model
 
 ROOT = Path(__file__).parents[2]
 WATCH = """
-import atexit, importlib.abc, os, sys
-
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "onnx"):
-            raise RuntimeError(f"{name} was imported")
-        return None
-
-sys.meta_path.insert(0, Refuse())
+import atexit, os, sys
 
 @atexit.register
 def note():
     with open(os.environ["LOADED"], "w") as file:
         file.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-"""A sitecustomize.py: PyTorch is an error, and what was loaded is written down."""
+"""A sitecustomize.py: what was loaded is written down."""
 
 
 class Environment:
