@@ -24,7 +24,7 @@ import atexit, os, sys
 
 @atexit.register
 def note():
-    with open(os.environ["LOADED"], "w") as file:
+    with open(os.environ.get("LOADED", os.devnull), "w") as file:
         file.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 """A sitecustomize.py: what was loaded is written down."""
