@@ -24,6 +24,7 @@ from repper.partition import Partition, split
 
 if TYPE_CHECKING:
     from repper.methods import Method
+    from repper.personal import PersonalClassifier
     from repper.runs.comparison import Comparison
     from repper.runs.execute import Event
     from repper.runs.run import Run
@@ -34,6 +35,7 @@ __all__ = [
     "Config",
     "Dataset",
     "Partition",
+    "PersonalClassifier",
     "RepperError",
     "Split",
     "compare",
@@ -156,6 +158,15 @@ def open_comparison(folder: Path | str) -> Comparison:
     with needs("train", "reading a comparison"):
         from repper.runs.comparison import Comparison
     return Comparison.open(Path(folder))
+
+
+def __getattr__(name: str) -> Any:
+    """`PersonalClassifier` is imported when it is asked for: it needs scikit-learn."""
+    if name != "PersonalClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from repper import personal
+
+    return personal.PersonalClassifier
 
 
 def _last(

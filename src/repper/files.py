@@ -57,12 +57,17 @@ def is_text(name: str) -> bool:
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
+def plain(text: str) -> str:
+    """Text without what a terminal would take for a command."""
+    return "".join(letter if is_text(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RepperError(f"there is no file {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RepperError(f"{path} is damaged or not JSON ({error})") from error
 
 

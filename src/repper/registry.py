@@ -24,7 +24,7 @@ T = TypeVar("T")
 EXTRAS = {
     "torch": "train",
     "pyarrow": "train",
-    "sklearn": "edge",
+    "sklearn": "train",
     "flwr": "simulation",
     "ray": "simulation",
 }

@@ -35,7 +35,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from tiny_model import DIGEST, encoder_bytes, random_photos, write_page  # noqa: E402
+from .tiny_model import DIGEST, encoder_bytes, random_photos, write_page  # noqa: E402
 
 CLASSES = ["cat", "dog", "fish"]
 

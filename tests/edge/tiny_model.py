@@ -109,3 +109,49 @@ def random_photos(folder, classes=("cat", "dog", "fish"), count=12, size=40, see
             file = folder / name / f"{name}-{photo:03}.png"
             Image.fromarray(np.clip(image, 0, 255).astype(np.uint8)).save(file)
     return folder
+
+
+def pixel_encoder(size=8, channels=1, digest=DIGEST, precision="fp32", gain=1.0):
+    """A whole file as `repper export` writes it, whose features are the pixels times `gain`."""
+    from repper.export.graph import sealed
+
+    nodes = [
+        helper.make_node("Cast", ["images"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "scale"], ["scaled"]),
+        helper.make_node("Flatten", ["scaled"], ["features"]),
+    ]
+    scale = numpy_helper.from_array(np.float32(gain / 255), "scale")
+    images = helper.make_tensor_value_info("images", TensorProto.UINT8, ["n", size, size, channels])
+    found = helper.make_tensor_value_info(
+        "features", TensorProto.FLOAT, ["n", size * size * channels]
+    )
+    graph = helper.make_graph(nodes, "pixels", [images], [found], [scale])
+    notes = {
+        "repper.format": "repper-encoder-1", "repper.encoder": digest,
+        "repper.precision": precision, "repper.architecture": "pixels",
+        "repper.origin": "no training", "repper.version": "0",
+    }  # fmt: skip
+    return sealed(helper.make_model(graph), notes)
+
+
+def write_model(folder, data, size=8, channels=1, features=64):
+    """A model folder with this encoder, without a head."""
+    folder.mkdir(parents=True)
+    (folder / "encoder.onnx").write_bytes(data)
+    notes = model_json(data, size, channels, features)
+    (folder / "model.json").write_text(json.dumps(notes), encoding="utf-8")
+    return folder
+
+
+CLASSES = ("0", "1", "4", "6")
+
+
+def write_photos(folder, split, each, skip=0, classes=CLASSES):
+    """So many PNGs of each class, after some that others may have."""
+    from PIL import Image
+
+    for name in classes:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for row in np.flatnonzero(split.labels == int(name))[skip : skip + each]:
+            Image.fromarray(split.images[row, 0]).save(folder / name / f"{row:04}.png")
+    return folder

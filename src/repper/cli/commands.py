@@ -12,7 +12,7 @@ from repper import __version__
 from repper.cli import edge, export, federation, paper, runs
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.errors import RepperError, nearest, unknown
-from repper.files import check_one_of
+from repper.files import check_one_of, plain
 from repper.registry import mistake_in_own_code
 
 TAKES_OWN = ("run", "compare", "join")
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         message, code = _explain(error)
         hint = " (--debug shows where)" if code == 1 and not debug else ""
-        print(f"repper: {' '.join(message.split())}{hint}", file=sys.stderr)
+        print(f"repper: {plain(' '.join(message.split()))}{hint}", file=sys.stderr)
         return code
 
 

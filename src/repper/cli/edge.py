@@ -9,18 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.cli.arguments import AddCommand, path
-from repper.errors import RepperError, needs
+from repper.cli.arguments import AddCommand, count, path
+from repper.errors import RepperError, needs, unknown
+from repper.files import plain, write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
 from repper.text_table import figure
 
 if TYPE_CHECKING:
-    from repper.personal.personalize import Evaluation, Personalized
+    from repper.personal.evaluation import Evaluation
+    from repper.personal.personalize import Personalized
 
 SKIP = "leave out photos that cannot be read (else they are an error)"
 EDGE = "edge"
-"""The extra that brings what these commands need."""
+"""The extra that brings what is needed to fit a head."""
 
 
 def add_commands(add: AddCommand) -> None:
@@ -74,7 +76,8 @@ def _add_personalize(add: AddCommand) -> None:
 def _make(options: argparse.Namespace) -> int:
     with needs(EDGE, "repper personalize"):
         from repper.personal.personalize import personalize
-    DEVICE_HEADS[options.head]  # an unknown one is an error
+    if options.head not in DEVICE_HEADS:
+        raise unknown("head", options.head, DEVICE_HEADS)
     own = _options_of(options.head)
     settings = {}
     for key, option in _head_options().items():
@@ -98,8 +101,8 @@ def _make(options: argparse.Namespace) -> int:
     return 0
 
 
-def _whole(text: str, flag: str) -> int:
-    option = Option("", name=flag, kind=int, least=0, most=2**32 - 1)
+def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
+    option = Option("", name=flag, kind=int, least=0, most=most)
     value: int = option.check(option.parse(text))
     return value
 
@@ -107,7 +110,7 @@ def _whole(text: str, flag: str) -> int:
 def _tell(done: Personalized, as_json: bool) -> None:
     """What was fitted, and how good it is."""
     for warning in done.warnings:
-        print(f"note: {warning}", file=sys.stderr)
+        print(f"note: {plain(warning)}", file=sys.stderr)
     if done.added is not None:
         for one in done.added.unreadable:
             print(f"note: left out {one}, which cannot be read", file=sys.stderr)
@@ -196,10 +199,10 @@ def _predict(options: argparse.Namespace) -> int:
     folder, *images = map(Path, options.images)
     if not images:
         raise RepperError("give a model folder and at least one image: repper predict MODEL IMAGE")
-    top = max(1, _whole(options.top, "top"))
-    with needs(EDGE, "repper predict"):
-        from repper.personal.model import Model
-        from repper.personal.photos import files_of
+    top = count(options.top, "top")
+    from repper.personal.model import Model
+    from repper.personal.photos import files_of
+
     model = Model.open(folder)
     paths = files_of(images)
     answers = model.predict(paths)
@@ -213,19 +216,12 @@ def _predict(options: argparse.Namespace) -> int:
              "unknown": answer.unknown, "chances": dict(best)}
         )  # fmt: skip
         if not options.json:
-            shown = ", ".join(f"{_plain(name)} {100 * chance:.1f} %" for name, chance in best)
+            shown = ", ".join(f"{plain(name)} {100 * chance:.1f} %" for name, chance in best)
             said = f"unknown (nearest: {shown})" if answer.unknown else shown
-            print(f"{_plain(str(image))}\t{said}")
+            print(f"{plain(str(image))}\t{said}")
     if options.json:
         print(json.dumps({"model": str(folder), "predictions": rows}))
     return 0
-
-
-def _plain(text: str) -> str:
-    """Text without what a terminal would take for a command."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
 
 
 def _predict_of_run(options: argparse.Namespace) -> int:
@@ -262,8 +258,8 @@ def _add_evaluate(add: AddCommand) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    with needs(EDGE, "repper evaluate"):
-        from repper.personal.personalize import evaluate
+    from repper.personal.evaluation import evaluate
+
     found = evaluate(options.model, options.images, skip_unreadable=options.skip_unreadable)
     if options.json:
         print(json.dumps(_as_json(found)))
@@ -314,12 +310,12 @@ def _print_confusion(found: Evaluation) -> None:
     table = Table(title="Photos of a class (row) by what they were called", title_justify="left")
     table.add_column("")
     for name in found.classes:
-        table.add_column(escape(_plain(name)), justify="right")
+        table.add_column(escape(plain(name)), justify="right")
     table.add_column("right", justify="right")
     for place, name in enumerate(found.classes):
         row = found.confusion[place]
         share = f"{figure(100 * row[place] / row.sum())} %" if row.sum() else "-"
-        table.add_row(escape(_plain(name)), *(str(n) if n else "·" for n in row), share)
+        table.add_row(escape(plain(name)), *(str(n) if n else "·" for n in row), share)
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -334,10 +330,9 @@ def _add_play(add: AddCommand) -> None:
 def _play(options: argparse.Namespace) -> int:
     from repper.edge.play import page_of, serve
 
+    port = _whole(options.port, "port", most=65535)
     page = page_of(options.model)
     if options.html is not None:
-        from repper.files import write_atomically
-
         write_atomically(options.html, page)
         print(f"written to {options.html} ({len(page) / 1e6:.1f} MB): open it in a browser")
         return 0
@@ -350,7 +345,7 @@ def _play(options: argparse.Namespace) -> int:
             webbrowser.open(address)
 
     try:
-        serve(page, _whole(options.port, "port"), started)
+        serve(page, port, started)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -76,20 +76,18 @@ def _decode(source: Path | str | bytes, channels: int, size: int) -> NDArray[np.
         raise OSError("not a file")  # opening a pipe would wait for ever
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
         ImageOps.exif_transpose(file, in_place=True)
-        image: Image.Image = file
-        if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
-            # Sixteen bits: Pillow would cut them off at 255 instead of scaling them.
-            wide = np.asarray(image).astype(np.float64) / 257
-            image = Image.fromarray(np.clip(np.round(wide), 0, 255).astype(np.uint8))
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(white, image)
-        return fitted(image, channels, size)
+        return fitted(file, channels, size)
 
 
 def fitted(image: Image.Image, channels: int, size: int) -> NDArray[np.uint8]:
-    """An opaque image in grey or colour, its central square resized: (channels, size, size)."""
+    """An upright image in grey or colour, its central square resized: (channels, size, size)."""
+    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
+        # Sixteen bits: Pillow would cut them off at 255 instead of scaling them.
+        wide = np.asarray(image).astype(np.float64) / 257
+        image = Image.fromarray(np.clip(np.round(wide), 0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)

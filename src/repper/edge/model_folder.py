@@ -17,14 +17,16 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, TypeVar, cast
 
 from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead, read_head
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
+from repper.files import is_text, read_json, write_atomically
 
 MODEL = "model.json"
 ENCODER = "encoder.onnx"
@@ -135,6 +137,11 @@ class ModelNotes:
                 f"{folder / self.head.file} is whole, but not the head that {MODEL} beside it "
                 f"describes: copy the whole folder again"
             )
+        if self.classes is not None and self.classes != head.names:
+            raise RepperError(
+                f"{folder / MODEL} is damaged: its classes are not those of its head; copy the "
+                f"whole folder again"
+            )
         return head
 
 
@@ -150,7 +157,10 @@ def read_model(folder: Path) -> ModelNotes:
         raise RepperError(f"{path} does not describe a model of this version of repper ({FORMAT})")
     notes = _build(ModelNotes, found, path, "")
     for part in (notes.encoder, notes.head, notes.unknown, notes.photos):
-        if part is not None and (Path(part.file).name != part.file or part.file in ("", ".", "..")):
+        if part is None:
+            continue
+        outside = Path(part.file).name != part.file or part.file in ("", ".", "..")
+        if outside or not is_text(part.file):
             raise RepperError(f"{path} names a file outside of its folder: {part.file!r}")
     return notes
 
@@ -183,9 +193,10 @@ def _value(kind: Any, found: Any, path: Path, name: str) -> Any:
     if origin is dict and isinstance(found, dict):
         return found
     if origin is float and isinstance(found, int | float) and not isinstance(found, bool):
-        return float(found)
+        with suppress(OverflowError):
+            return float(found)
     if origin is int and isinstance(found, int) and not isinstance(found, bool):
         return found
     if origin is str and isinstance(found, str):
         return found
-    raise RepperError(f"{path} is damaged: its {name} cannot be {found!r}")
+    raise RepperError(f"{path} is damaged: its {name} cannot be {shown(found)}")

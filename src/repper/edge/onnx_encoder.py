@@ -23,7 +23,7 @@ class OnnxEncoder:
     """
 
     def __init__(self, data: bytes, name: str = "the encoder") -> None:
-        with needs("edge", "an exported encoder"):
+        with needs("predict", "an exported encoder"):
             import onnxruntime
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4

@@ -6,12 +6,14 @@ import base64
 import json
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from repper.edge.model_folder import ModelNotes, read_model
+from repper.edge.model_folder import MODEL, ModelNotes, read_model
+from repper.edge.unknown import read_unknown
 from repper.errors import RepperError
 
 PLACE = '<script id="model" type="application/json">null</script>'
@@ -24,13 +26,18 @@ def page_of(folder: Path) -> str:
     notes = read_model(folder)
     encoder = notes.encoder_bytes(folder)
     notes.read_head(folder)  # a damaged one is refused
+    if notes.unknown is not None:
+        read_unknown(folder / notes.unknown.file, notes.encoder.digest)
     content = {
         "model": notes.as_dict(),
         "encoder": _text(encoder),
         "head": _file(folder, notes, "head"),
         "unknown": _file(folder, notes, "unknown"),
     }
-    written = json.dumps(content).replace("<", "\\u003c")
+    try:
+        written = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+    except ValueError as error:
+        raise RepperError(f"{folder / MODEL} is damaged: it holds NaN or Infinity") from error
     page = files("repper.edge").joinpath("page.html").read_text("utf-8")
     if page.count(PLACE) != 1:
         raise RepperError("this installation of repper has a damaged page.html: install it again")
@@ -53,7 +60,7 @@ def serve(page: str, port: int, started: Callable[[str], None]) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             # Another site's name that points to this machine must not get the model.
-            host = self.headers.get("Host", "").rpartition(":")[0]
+            host = self.headers.get("Host", "").partition(":")[0]
             if host not in (LOOPBACK, "localhost"):
                 self.send_error(403)
             elif self.path != "/":
@@ -65,7 +72,8 @@ def serve(page: str, port: int, started: Callable[[str], None]) -> None:
                 self.send_header("Cache-Control", "no-store")
                 self.send_header("X-Content-Type-Options", "nosniff")
                 self.end_headers()
-                self.wfile.write(content)
+                with suppress(ConnectionError):  # the browser has left
+                    self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

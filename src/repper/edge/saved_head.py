@@ -105,6 +105,12 @@ class SavedHead:
             )
         return self
 
+    def _fits_together(self) -> bool:
+        """Whether the arrays can be multiplied, and give a score for every class."""
+        one = np.zeros((1, len(self.arrays["mean"])), np.float32)
+        count = (1, len(self.classes))
+        return self.scores(one).shape == count and len(self.names) == len(self.classes)
+
     def _header(self) -> dict[str, str]:
         return {
             "format": _FORMAT,
@@ -133,20 +139,26 @@ def read_head(path: Path) -> SavedHead:
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except FileNotFoundError as error:
         raise RepperError(f"there is no head file {path}") from error
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RepperError(f"{path} is damaged or not a head file ({error})") from error
-    if header.get("format") != _FORMAT or set(arrays) != set(SHAPES.get(header["shape"], ())):
+    if header.get("format") != _FORMAT or set(arrays) != set(
+        SHAPES.get(header.get("shape", ""), ())
+    ):
         raise RepperError(f"{path} is not a head file of this version of repper ({_FORMAT})")
-    head = SavedHead(
-        kind=header["kind"],
-        shape=header["shape"],
-        arrays=arrays,
-        classes=tuple(json.loads(header["classes"])),
-        names=tuple(json.loads(header["names"])),
-        encoder=header["encoder"],
-        unit_input=header["input"] == "z",
-    )
-    if head.digest() != header["digest"]:
+    try:
+        head = SavedHead(
+            kind=header["kind"],
+            shape=header["shape"],
+            arrays=arrays,
+            classes=tuple(json.loads(header["classes"])),
+            names=tuple(json.loads(header["names"])),
+            encoder=header["encoder"],
+            unit_input=header["input"] == "z",
+        )
+        whole = head.digest() == header["digest"] and head._fits_together()
+    except (KeyError, TypeError, ValueError, RecursionError):
+        whole = False
+    if not whole:
         raise RepperError(f"{path} is damaged: its contents do not match its digest")
     return head
 

@@ -62,14 +62,25 @@ def read_unknown(path: Path, encoder: str) -> Unknown:
         with safe_open(str(path), framework="np") as file:
             header = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RepperError(f"{path} is missing or damaged ({error})") from error
-    whole = set(arrays) == set(TENSORS) and header.get("digest") in (None, _digest(arrays))
+    whole = (
+        set(arrays) == set(TENSORS)
+        and header.get("digest") in (None, _digest(arrays))
+        and _fit_together(**arrays)
+    )
     if header.get("format") != FORMAT or not whole:
         raise RepperError(f"{path} is damaged, or of another version of repper ({FORMAT})")
     if header.get("encoder") != encoder:
         raise RepperError(f"{path} belongs to another encoder: copy the whole folder again")
     return Unknown(arrays["means"], arrays["whiten"], float(arrays["threshold"][0]), encoder)
+
+
+def _fit_together(means: Array, whiten: Array, threshold: Array) -> bool:
+    square = whiten.ndim == 2 and whiten.shape[0] == whiten.shape[1]
+    finite = all(np.isfinite(array).all() for array in (means, whiten, threshold))
+    suits = means.ndim == 2 and len(means) > 0 and means.shape[1:] == whiten.shape[1:]
+    return square and suits and threshold.shape == (1,) and finite
 
 
 def _digest(arrays: dict[str, Array]) -> str:

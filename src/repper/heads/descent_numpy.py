@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from repper.batches import batch_sizes, even_size
 from repper.edge.saved_head import Array, softmax
+from repper.errors import RepperError
 from repper.heads.head import Fitted, Head
 from repper.heads.settings import DescentSettings, LinearSettings, MLPSettings
 
@@ -39,11 +40,16 @@ class NumpyDescentHead(DescentSettings, Head):
         optimizer = _Adam(layers) if self.optimizer == "adam" else _Sgd(layers)
         for _ in range(self.epochs_of(len(ends))):
             order = random.permutation(len(x)) if len(ends) > 1 else np.arange(len(x))
-            for rows in np.split(order, ends[:-1]):
-                slopes = _gradients(layers, x[rows], target[rows])
-                for layer, slope in zip(layers, slopes, strict=True):
-                    slope += self.weight_decay * layer
-                optimizer.step(layers, slopes, self.lr)
+            with np.errstate(over="ignore", invalid="ignore"):  # an error below says more
+                for rows in np.split(order, ends[:-1]):
+                    slopes = _gradients(layers, x[rows], target[rows])
+                    for layer, slope in zip(layers, slopes, strict=True):
+                        slope += self.weight_decay * layer
+                    optimizer.step(layers, slopes, self.lr)
+            if not all(np.isfinite(layer).all() for layer in layers):
+                raise RepperError(
+                    f"the head's training diverged: it needs a learning rate below {self.lr:g}"
+                )
             yield
 
 

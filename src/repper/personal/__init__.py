@@ -2,3 +2,23 @@
 
 Only fitting needs scikit-learn; predicting does not load it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repper.errors import needs
+
+if TYPE_CHECKING:
+    from repper.personal.classifier import PersonalClassifier
+
+__all__ = ["PersonalClassifier"]
+
+
+def __getattr__(name: str) -> Any:
+    """`PersonalClassifier` is imported when it is asked for: it needs scikit-learn."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needs("edge", "PersonalClassifier"):
+        from repper.personal.classifier import PersonalClassifier
+    return PersonalClassifier

@@ -64,16 +64,29 @@ class Album:
         )
 
     def with_photos(
-        self, photos: Sequence[Photo], encoder: OnnxEncoder, *, skip_unreadable: bool = False
+        self,
+        photos: Sequence[Photo],
+        encoder: OnnxEncoder,
+        *,
+        only: bool = False,
+        skip_unreadable: bool = False,
     ) -> tuple[Album, Added]:
         """This album and more photos; only those it does not have go through the encoder.
 
-        A photo that is there already takes the class it has now.
+        A photo that is there already takes the class it has now. With `only`, photos that are not
+        among the given ones leave.
         """
         label_of: dict[str, Photo] = {}
+        unreadable: list[Path] = []
         twice = 0
         for photo in photos:
-            digest = digest_of(photo.path)
+            try:
+                digest = digest_of(photo.path)
+            except RepperError:
+                if not skip_unreadable:
+                    raise
+                unreadable.append(photo.path)
+                continue
             if (other := label_of.get(digest)) is not None:
                 twice += 1
                 if other.label != photo.label:
@@ -88,7 +101,7 @@ class Album:
         found, bad = features_of(
             [label_of[digest].path for digest in new], encoder, skip_unreadable=skip_unreadable
         )
-        unreadable = [label_of[new[row]].path for row in bad]
+        unreadable += [label_of[new[row]].path for row in bad]
         read = [row for row in range(len(new)) if row not in set(bad)]
         labels = list(self.labels)
         for digest, row in known.items():
@@ -101,6 +114,9 @@ class Album:
             (*labels, *(label_of[new[row]].label for row in read)),
             (*self.names, *(label_of[new[row]].path.name for row in read)),
         )
+        if only:
+            kept = [row for row, digest in enumerate(joined.digests) if digest in label_of]
+            joined = joined.of(kept)
         return joined, Added(len(read), len(label_of) - len(new), twice, tuple(unreadable))
 
     def digest(self) -> str:

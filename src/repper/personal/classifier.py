@@ -8,14 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from repper.datasets.images import fitted, read_image
 from repper.edge.onnx_encoder import OnnxEncoder
-from repper.edge.saved_head import Array, SavedHead
+from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.errors import RepperError
 from repper.heads.head import Head
 from repper.personal.fit import make_head
@@ -84,13 +84,11 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 
     def predict_proba(self, X: Any) -> Array:
         """The softmax of the scores; a class without photos has no chance."""
-        scores = self._scores(X)
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        result: Array = powers / powers.sum(1, keepdims=True)
-        return result
+        return softmax(self._scores(X))
 
     def predict(self, X: Any) -> Array:
-        result: Array = self.classes_[self._scores(X).argmax(1)]
+        best = self._scores(X).argmax(1)
+        result: Array = self.classes_[best]
         return result
 
     def _scores(self, X: Any) -> Array:
@@ -101,8 +99,9 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             x = self._features(X)
         head = self.head_
         saved = head._saved(range(len(head.classes_)), (), "")
-        scores = np.full((len(x), len(self.classes_)), -np.inf)
-        scores[:, np.searchsorted(self.classes_, head.classes_)] = saved.scores(x)
+        found = saved.scores(x)
+        scores = np.full((len(x), len(self.classes_)), -np.inf, found.dtype)
+        scores[:, np.searchsorted(self.classes_, head.classes_)] = found
         return scores
 
     def saved(self) -> SavedHead:
@@ -157,7 +156,9 @@ def _image(one: Any, encoder: OnnxEncoder) -> NDArray[np.uint8]:
     channels, size = encoder.channels, encoder.size
     if isinstance(one, str | Path):
         return read_image(Path(one), channels, size).transpose(1, 2, 0)
-    if not isinstance(one, Image.Image):
+    if isinstance(one, Image.Image):
+        one = ImageOps.exif_transpose(one)
+    else:
         array = np.asarray(one)
         grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
         colour = array.ndim == 3 and array.shape[2] == 3

@@ -15,7 +15,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.edge.unknown import Unknown
-from repper.errors import RepperError
+from repper.errors import RepperError, unknown
 from repper.heads import DEVICE_HEADS
 from repper.heads.head import Head
 from repper.options import check_fields
@@ -45,6 +45,8 @@ class HeldOut:
 
 def make_head(kind: str, settings: Mapping[str, Any] | None = None, seed: int = 0) -> Head:
     """A new head of this kind; those that make random choices take the seed."""
+    if kind not in DEVICE_HEADS:  # it may come from a file of others: never code of one's own
+        raise unknown("head", kind, DEVICE_HEADS)
     made = DEVICE_HEADS[kind]
     if made.draws:
         settings = {"random_state": seed, **(settings or {})}

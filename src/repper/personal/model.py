@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repper.edge.model_folder import ModelNotes, read_model
+from repper.edge.model_folder import MODEL, ModelNotes, read_model
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array, SavedHead
 from repper.edge.unknown import Unknown, read_unknown
@@ -41,6 +41,12 @@ class Model:
         """Open a folder that `repper export` or `repper personalize` has written."""
         notes = read_model(folder)
         encoder = OnnxEncoder(notes.encoder_bytes(folder), str(folder / notes.encoder.file))
+        said = notes.encoder.digest, notes.encoder.features, notes.input.size, notes.input.channels
+        if said != (encoder.digest, encoder.features, encoder.size, encoder.channels):
+            raise RepperError(
+                f"{folder / MODEL} describes another encoder than {notes.encoder.file}: copy the "
+                f"whole folder again"
+            )
         head, unknown = notes.read_head(folder), None
         if notes.unknown is not None:
             unknown = read_unknown(folder / notes.unknown.file, encoder.digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from repper.edge.model_folder import (
     ENCODER,
@@ -35,6 +35,7 @@ from repper.edge.unknown import Unknown
 from repper.errors import RepperError
 from repper.files import write_atomically
 from repper.personal.album import Added, Album, empty_album, read_album
+from repper.personal.evaluation import Evaluation, tested_on
 from repper.personal.fit import (
     HeldOut,
     check_classes,
@@ -45,7 +46,7 @@ from repper.personal.fit import (
     make_head,
 )
 from repper.personal.model import Model
-from repper.personal.photos import Photo, digest_of, features_of, files_of, photos_in
+from repper.personal.photos import digest_of, files_of, photos_in
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,13 @@ def personalize(
     if out.exists():
         album = _known(out, network, overwrite)
     learned = [photo for photo in photos if photo.part != "test"]
-    album, added = album.with_photos(learned, network, skip_unreadable=skip_unreadable)
-    chosen = _only(album, learned) if added.known else album
-    fitted = _Fitted.of(chosen, network, head, settings or {}, seed, unknown)
+    album, added = album.with_photos(learned, network, only=True, skip_unreadable=skip_unreadable)
+    fitted = _Fitted.of(album, network, head, settings or {}, seed, unknown)
+    tests, tested = [photo for photo in photos if photo.part == "test"], None
+    if tests:
+        tested = tested_on(network, fitted.head, fitted.unknown, tests, skip_unreadable)
     _write(out, fitted, network, data)
-    done = fitted.told(out, added)
-    tested = [photo for photo in photos if photo.part == "test"]
-    return (
-        replace(done, tested=_tested(Model.open(out), tested, skip_unreadable)) if tested else done
-    )
+    return replace(fitted.told(out, added), tested=tested)
 
 
 def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personalized:
@@ -114,74 +113,6 @@ def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = 
         if digest not in album.digests:
             raise RepperError(f"{path} is not among the photos of {model}")
     return _refit(opened, album.without(digests, classes), None)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Photos of classes that the model knows, and of others, which it should call unknown.
-
-    `confusion[i, j]` are photos of class i that were called j, in the order of `classes`.
-    """
-
-    classes: tuple[str, ...]
-    confusion: NDArray[np.int64]
-    called_unknown: int | None
-    strangers: int
-    strangers_unknown: int | None
-    unreadable: tuple[Path, ...]
-
-    @property
-    def photos(self) -> int:
-        return int(self.confusion.sum())
-
-    @property
-    def accuracy(self) -> float | None:
-        return 100 * float(np.trace(self.confusion)) / self.photos if self.photos else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 %, by Wilson: honest for few photos, too."""
-        if not self.photos:
-            return None
-        n, right, z = self.photos, float(np.trace(self.confusion)), 1.959964
-        middle = (right + z * z / 2) / (n + z * z)
-        half = z / (n + z * z) * float(np.sqrt(right * (n - right) / n + z * z / 4))
-        return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
-
-
-def evaluate(model: Path, images: Path, *, skip_unreadable: bool = False) -> Evaluation:
-    """How a model does on photos in `images`, a folder per class, or in its test/."""
-    photos = photos_in(images)
-    if any(photo.part == "test" for photo in photos):
-        photos = [photo for photo in photos if photo.part == "test"]
-    return _tested(Model.open(model), photos, skip_unreadable)
-
-
-def _tested(model: Model, photos: Sequence[Photo], skip_unreadable: bool) -> Evaluation:
-    head = model.classifier
-    names = head.names
-    found, bad = features_of(
-        [photo.path for photo in photos], model.encoder, skip_unreadable=skip_unreadable
-    )
-    keep = np.setdiff1d(np.arange(len(photos)), bad)
-    place = {name: number for number, name in enumerate(names)}
-    truth = np.array([place.get(photo.label, -1) for photo in photos], np.int64)[keep]
-    features = found[keep]
-    if not (truth >= 0).any() and not len(truth):
-        raise RepperError("there are no photos that can be read to test on")
-    known = truth >= 0
-    confusion = np.zeros((len(names), len(names)), np.int64)
-    if known.any():
-        np.add.at(confusion, (truth[known], head.scores(features[known]).argmax(1)), 1)
-    far = model.unknown.is_unknown(features) if model.unknown is not None else None
-    return Evaluation(
-        names,
-        confusion,
-        None if far is None else int(far[known].sum()),
-        int((~known).sum()),
-        None if far is None else int(far[~known].sum()),
-        tuple(photos[row].path for row in bad),
-    )
 
 
 @dataclass(frozen=True)
@@ -300,15 +231,10 @@ def _known(out: Path, encoder: OnnxEncoder, overwrite: bool) -> Album:
 
 
 def _is_ours(name: str) -> bool:
-    return any(name == file or name.startswith(f"{Path(file).stem}-") for file in FILES) or (
-        name.startswith(".") and name.endswith(".tmp")
-    )
-
-
-def _only(album: Album, photos: Sequence[Photo]) -> Album:
-    """Of an album that knew more, only these photos."""
-    wanted = {digest_of(photo.path) for photo in photos}
-    return album.of([row for row, digest in enumerate(album.digests) if digest in wanted])
+    """Whether a file has a name that we give: nothing else may ever be deleted."""
+    parts = [re.escape(file).replace(r"\.", r"(-[0-9a-f]{12})?\.") for file in FILES]
+    one = f"({'|'.join(parts)})"
+    return re.fullmatch(rf"{one}|\.{one}\.[0-9]+\.tmp", name) is not None
 
 
 def _open(folder: Path) -> tuple[Model, Album]:
@@ -323,14 +249,17 @@ def _open(folder: Path) -> tuple[Model, Album]:
 
 def _refit(model: Model, album: Album, added: Added | None) -> Personalized:
     scores = model.notes.scores or {}
-    fitted = _Fitted.of(
-        album,
-        model.encoder,
-        model.classifier.kind,
-        scores.get("head_settings", {}),
-        int(scores.get("seed", 0)),
-        model.notes.unknown is not None,
-    )
+    kind, settings = model.classifier.kind, scores.get("head_settings", {})
+    seed = scores.get("seed", 0)
+    try:
+        make_head(kind, settings, seed)
+        np.random.default_rng(seed)
+    except (RepperError, TypeError, ValueError) as error:
+        raise RepperError(
+            f"{model.folder / MODEL} is damaged: its scores.head_settings or scores.seed do not "
+            f"suit a {kind} head; fit the model again"
+        ) from error
+    fitted = _Fitted.of(album, model.encoder, kind, settings, seed, model.notes.unknown is not None)
     _write(model.folder, fitted, model.encoder, model.notes.encoder_bytes(model.folder))
     return fitted.told(model.folder, added)
 

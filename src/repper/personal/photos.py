@@ -63,6 +63,8 @@ def _below(folder: Path) -> Iterator[Path]:
 def digest_of(path: Path) -> str:
     """The SHA-256 of a photo's bytes, by which it is known again."""
     try:
+        if not path.is_file() and path.exists():
+            raise RepperError(f"cannot read image {path}: it is not a file")  # a pipe would wait
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
