@@ -31,21 +31,36 @@ def vectors(seed, count, features=6, classes=3):
 
 
 @given(st.integers(0, 10_000), st.integers(3, 20), st.sampled_from([0.05, 0.1, 1.0]))
+@settings(max_examples=10, deadline=None)
+def test_the_contrastive_norm_of_the_usual_form_is_autograds(seed, count, temperature):
+    r, labels = vectors(seed, count)
+    anchors, has = contrastive_anchors(r, labels, temperature, form="usual")
+    assert anchors.norm == pytest.approx(
+        norms(r, labels, has, temperature, "usual"), rel=1e-6, abs=1e-9
+    )
+
+
+def norms(r, labels, has, temperature, form):
+    """Of the gradient of each anchor's loss by its own vector, the others held constant."""
+    found = []
+    for j in torch.nonzero(has).flatten().tolist():
+        own = r[j].clone().requires_grad_()
+        rows = torch.stack([own if i == j else r[i] for i in range(len(r))])
+        z = torch.nn.functional.normalize(rows, dim=1)
+        z = torch.stack([z[i] if i == j else z[i].detach() for i in range(len(r))])
+        loss, _ = supcon_per_anchor(z, labels, temperature, form)
+        (gradient,) = torch.autograd.grad(loss[j], own)
+        found.append(float(gradient.norm()))
+    return found
+
+
+@given(st.integers(0, 10_000), st.integers(3, 20), st.sampled_from([0.05, 0.1, 1.0]))
 @settings(max_examples=25, deadline=None)
 def test_the_contrastive_norm_is_autograds(seed, count, temperature):
     r, labels = vectors(seed, count)
     anchors, has = contrastive_anchors(r, labels, temperature)
-    norms = []
-    for j in torch.nonzero(has).flatten().tolist():
-        own = r[j].clone().requires_grad_()
-        # Only row j moves: the loss of this anchor, with the others held constant.
-        rows = torch.stack([own if i == j else r[i] for i in range(count)])
-        z = torch.nn.functional.normalize(rows, dim=1)
-        z = torch.stack([z[i] if i == j else z[i].detach() for i in range(count)])
-        loss, _ = supcon_per_anchor(z, labels, temperature, "paper")
-        (gradient,) = torch.autograd.grad(loss[j], own)
-        norms.append(float(gradient.norm()))
-    assert anchors.norm == pytest.approx(norms, rel=1e-6, abs=1e-9)
+    expected = norms(r, labels, has, temperature, "paper")
+    assert anchors.norm == pytest.approx(expected, rel=1e-6, abs=1e-9)
     # X is at least P for positives, and sums to one over them.
     similarity = torch.nn.functional.normalize(r, dim=1) @ torch.nn.functional.normalize(r, dim=1).T
     share = (similarity / temperature).fill_diagonal_(-1e9).softmax(1)

@@ -3,10 +3,11 @@
 import pytest
 
 from repper.paper import EXPERIMENTS
-from repper.paper.beside import order_cells
+from repper.paper.beside import number_cells, order_cells
 from repper.paper.claims import Finding, Numbers, claims_of
-from repper.paper.experiment import PAPER, SMALL
-from repper.paper.panels import PanelResult, panel_config
+from repper.paper.experiment import PAPER, SMALL, Panel
+from repper.paper.panels import PanelResult, panel_config, rows_in
+from repper.paper.tables import REPPER_AS_PRINTED
 from repper.runs.compare import rows_of
 
 
@@ -27,7 +28,10 @@ def test_every_panel_has_settings_that_can_be_run(name, preset, tmp_path):
         config = panel_config(experiment, preset, panel, tmp_path)
         assert config.clients == 20
         assert set(panel.printed) <= {row.name for row in rows_of(",".join(panel.rows))}
-        assert (config.batch, config.lr, config.weight_decay) == (256, 1e-3, 1e-4)
+        assert (config.lr, config.weight_decay) == (1e-3, 1e-4)
+        # An epoch has as many steps as the paper's on 50,000 images.
+        images = config.train_images or 50_000
+        assert images / config.batch == pytest.approx(50_000 / 256, rel=0.02)
 
 
 def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
@@ -39,8 +43,12 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
     assert (config.train_images, config.width) == (None, 1.0)
     used = config.in_use()  # by repper and by its linear heads
     assert (used["temperature"], used["head_epochs"]) == (0.1, 10)
-    # Whatever `repper run` does by default.
-    assert (used["loss"], used["views"], config.augment) == ("paper", 2, "strong")
+    # Whatever `repper run` does by default. The loss as printed has a row of its own.
+    assert (used["loss"], used["views"], config.augment) == ("usual", 2, "weak")
+    [printed] = [row for row in rows_in(table1.panels[-1]) if row.settings]
+    as_printed = printed.config(config, 0, tmp_path)
+    assert (as_printed.setting("loss"), as_printed.augment) == ("paper", "strong")
+    assert (printed.method, printed.personalize) == ("repper", "linear")
     assert used["head_scale"] is False  # it says nothing of centring or scaling
     assert (used["head_lr"], used["head_optimizer"]) == (1e-3, "adam")
     assert used["head_weight_decay"] == 1e-4
@@ -48,6 +56,7 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
     small = SMALL.departures(table1, table1.panels[-1])
     assert small["epochs"] == (20, 4)
     assert small["encoder"] == ("resnet34", "small")
+    assert small["batch"] == (256, 26)
 
 
 def test_the_papers_tables_agree_with_each_other():
@@ -126,6 +135,27 @@ def test_who_is_first_is_looked_at_head_by_head():
     assert first.find(Numbers({})).verdict == "no data"
 
 
+def test_each_form_of_reppers_loss_has_cases_of_its_own():
+    first, _, own, _ = claims_of("table2")
+    rows = ("repper+linear", REPPER_AS_PRINTED, "fedavg+finetune")
+    numbers, head, tail = (
+        {("x", row): value for row, value in zip(rows, values, strict=True)}
+        for values in ((70.0, 60.0, 65.0), (80.0, 70.0, 70.0), (60.0, 60.0, 55.0))
+    )
+    found = first.find(Numbers(numbers))
+    assert found == Finding(1, 2, ("x: fedavg+finetune 65.00, RepPer as printed 60.00",))
+    found = own.find(Numbers(numbers, head, tail))
+    assert found == Finding(1, 2, ("fedavg+finetune at x: -15.00, RepPer -20.00",))
+    steps = {
+        (f"C {c}, E 10", row): value
+        for row, change in (("repper+linear", 1.0), (REPPER_AS_PRINTED, 5.0))
+        for c, value in (("0.2", 50.0), ("0.4", 50 + change))
+    }
+    little = next(claim for claim in claims_of("table1") if "little effect" in claim.text)
+    against = f"{REPPER_AS_PRINTED} at C 0.2 to 0.4, E 10: +5.00"
+    assert little.find(Numbers(steps)) == Finding(1, 2, (against,))
+
+
 def test_claims_on_tail_classes_are_computed_from_our_lines():
     _, worse, than_own, than_common = claims_of("table2")
     rows = ("repper+linear", "fedavg+keep", "fedavg+finetune", "fedrep+finetune")
@@ -144,5 +174,28 @@ def test_table_3_is_ordered_head_by_head():
     table3 = EXPERIMENTS["table3"]()
     _, linear, svm, _ = order_cells(table3, [PanelResult(table3.panels[0], None, "none")])
     lead = ["cifar10, alpha 1, linear", "- (+11.58)"]
-    assert linear == [*lead, "- (1)", "- (4)", "- (2)", "- (3)", "-"]
-    assert svm[:4] == ["cifar10, alpha 1, svm", "- (+11.96)", "- (1)", "- (3)"]
+    # RepPer in both forms, then fedavg, lg-fedavg, fedrep.
+    assert linear == [*lead, "- (1)", "- (1)", "- (4)", "- (2)", "- (3)", "-"]
+    assert svm[:5] == ["cifar10, alpha 1, svm", "- (+11.96)", "- (1)", "- (1)", "- (3)"]
+
+
+def test_rows_of_ours_have_no_place_and_forms_do_not_race_each_other():
+    rows = ("repper+linear", REPPER_AS_PRINTED, "fedavg+keep", "repper+common")
+    panel = Panel("x", {}, rows, {"repper+linear": 80.0, "fedavg+keep": 70.0})
+
+    class Given(PanelResult):
+        def ours(self):
+            return dict(zip(rows, (60.0, 65.0, 50.0, 90.0), strict=True))
+
+    result = Given(panel, None, "none")
+    heading, line = order_cells(EXPERIMENTS["table2"](), [result])
+    _, numbers = number_cells(EXPERIMENTS["table2"](), [result], "<{}>", "_{}_")
+    assert dict(zip(heading, line, strict=True)) == {
+        "setting": "x",
+        "RepPer minus the best other": "+10.00 (+10.00)",
+        "repper+linear": "1 (1)",
+        REPPER_AS_PRINTED: "1 (1)",
+        "fedavg+keep": "2 (2)",
+        "agreement (Kendall)": "+1.00",
+    }
+    assert any("(80.00, -15.00)" in cell for cell in numbers)  # the same number beside both forms

@@ -52,7 +52,7 @@ def test_ours_stand_beside_the_papers(done):
     assert text.count("<u>") == 2 * text.count("**") // 4  # one best, one second in each table
     assert "head lr" not in text
     assert "clients 20, here 4" in text
-    assert "Where the paper leaves room: the same strong augmentation for all methods" in text
+    assert "Where the paper leaves room: RepPer's loss in its usual form" in text
     assert "A note." in text
     assert "Run again with `repper reproduce table2 --preset tiny`; one seed." in text
     assert "Images: digits, 1437 train and 360 test images of scikit-learn's digits." in text

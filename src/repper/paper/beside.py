@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scipy import stats
 
 from repper.paper.claims import Numbers, claims_of
-from repper.paper.experiment import Experiment
+from repper.paper.experiment import Experiment, added, paper_row
 from repper.paper.panels import NOT_RUN, PanelResult, rows_in
 from repper.text_table import Cells, figure, gain_text
 
@@ -30,7 +30,7 @@ def number_cells(
                 line.append("")
                 continue
             text = marks.get(row, "{}").format(_value(result, row))
-            paper = result.panel.printed.get(row)
+            paper = result.panel.paper(row)
             if paper is not None:
                 apart = f", {ours[row] - paper:+.2f}" if row in ours else ""
                 text += f" ({paper:.2f}{apart})"
@@ -59,13 +59,15 @@ def _groups(experiment: Experiment, numbers: Mapping[str, float]) -> list[list[s
 
 
 def order_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
-    """The places of the methods, ours and in brackets the paper's, and how far they agree."""
+    """The places of the paper's rows, ours and in brackets its own, and how far they agree."""
     apart = experiment.heads_apart
-    columns = _repper_first(_column(row, apart) for r in panels for row in r.panel.rows)
+    columns = _repper_first(
+        _column(row, apart) for r in panels for row in r.panel.rows if not added(row)
+    )
     table = [["setting", "RepPer minus the best other", *columns, "agreement (Kendall)"]]
     for result in panels:
         found, theirs = result.ours(), result.panel.printed
-        for group in _groups(experiment, dict.fromkeys(result.panel.rows, 0.0)):
+        for group in _groups(experiment, {row: 0.0 for row in result.panel.rows if not added(row)}):
             ours = {row: found[row] for row in group if row in found}
             printed = {row: theirs[row] for row in group if row in theirs}
             both = [row for row in group if row in ours and row in printed]
@@ -76,7 +78,7 @@ def order_cells(experiment: Experiment, panels: Sequence[PanelResult]) -> Cells:
             head = f", {group[0].partition('+')[2]}" if apart else ""
             line = dict.fromkeys(columns, "")
             for row in group:
-                place = f"{_place(row, ours)} ({_place(row, printed)})"
+                place = f"{_place(row, ours)} ({_place(paper_row(row), printed)})"
                 line[_column(row, apart)] = place if printed else _place(row, ours)
             lead = _lead(ours, result)
             if printed:
@@ -126,14 +128,14 @@ def _known(panels: Sequence[PanelResult], name: str) -> dict[tuple[str, str], fl
         (result.panel.name, row): value
         for result in panels
         for row, line in result.lines.items()
-        if (value := getattr(line, name)) is not None
+        if (value := getattr(line, name)) is not None and not added(row)
     }
 
 
 def _lead(numbers: Mapping[str, float], result: PanelResult | None = None) -> str:
-    """What RepPer has more than the best other row, and our interval of it."""
-    ours = {row: value for row, value in numbers.items() if row.startswith("repper")}
-    others = {row: value for row, value in numbers.items() if row not in ours}
+    """What RepPer, its loss in the usual form, has more than the best other, and our interval."""
+    ours = {row: value for row, value in numbers.items() if row.startswith("repper+")}
+    others = {row: value for row, value in numbers.items() if not row.startswith("repper")}
     if not ours or not others:
         return "-"
     repper, best = (max(found, key=found.__getitem__) for found in (ours, others))
@@ -154,7 +156,12 @@ def _column(row: str, heads_apart: bool) -> str:
 
 
 def _place(row: str, numbers: Mapping[str, float]) -> str:
-    """The place of a row from the best, which is 1; equal rows share theirs."""
+    """The place of a row from the best, which is 1; equal rows share theirs.
+
+    RepPer's loss in its other form is not in the race.
+    """
     if row not in numbers:
         return "-"
-    return str(1 + sum(value > numbers[row] for value in numbers.values()))
+    ahead = (r for r, value in numbers.items() if value > numbers[row])
+    others = {paper_row(r) for r in ahead} - {paper_row(row)}
+    return str(1 + len(others))

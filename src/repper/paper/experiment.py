@@ -8,13 +8,29 @@ from typing import Any, Literal
 
 Settings = Mapping[str, Any]
 
+AS_PRINTED = "repper[augment=strong loss=paper]"
+"""RepPer with its loss as the paper prints it, and the views that suit that form.
+
+The paper's row of RepPer has two of ours: this, and `repper` with the loss as its source has it.
+"""
+
+
+def paper_row(row: str) -> str:
+    """The row of the paper that one of ours stands for."""
+    return row.replace(AS_PRINTED, "repper")
+
+
+def added(row: str) -> bool:
+    """Whether a row is one that the paper does not have: its heads are each client's own."""
+    return row.endswith("+common")
+
 
 @dataclass(frozen=True, eq=False)
 class Panel:
     """A comparison within an experiment: its settings, its rows and the paper's numbers.
 
     `rows` are as `repper compare --methods` takes them. `printed` has what the paper printed, in
-    percent, by row; a row may have no number there.
+    percent, by its rows; a row may have no number there.
     """
 
     name: str
@@ -25,6 +41,10 @@ class Panel:
     @property
     def folder(self) -> str:
         return self.name.replace(" ", "-").replace(",", "")
+
+    def paper(self, row: str) -> float | None:
+        """The paper's number beside one of our rows."""
+        return self.printed.get(paper_row(row))
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,7 @@ class Preset:
             chosen |= experiment.small
             chosen |= {n: v for n, v in panel.settings.items() if n == "rounds"}
             chosen["epochs"] = SMALL_EPOCHS[panel.settings.get("epochs", 10)]
+            chosen["batch"] = round(chosen["batch"] * chosen["train_images"] / IMAGES)
             if encoder := panel.settings.get("encoder"):
                 chosen |= SMALL_ENCODERS[encoder]
         return chosen
@@ -78,6 +99,8 @@ class Preset:
         }
 
 
+IMAGES = 50_000
+"""Of the paper's CIFAR. Fewer take smaller batches, so that an epoch has as many steps."""
 SMALL_EPOCHS = {10: 2, 20: 4}
 """The small preset's E for the paper's."""
 SMALL_ENCODERS = {
@@ -91,7 +114,7 @@ PAPER = Preset(
     {
         "encoder": "resnet34", "width": 1.0, "clients": 20, "rounds": 100, "epochs": 10,
         "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
-        "loss": "paper", "views": 2, "augment": "strong",
+        "loss": "usual", "views": 2, "augment": "weak",
         "head_epochs": 10, "head_lr": 1e-3, "head_scale": False, "train_images": None,
     },
     scaled=False,
@@ -102,10 +125,11 @@ SMALL = Preset(
     scaled=True,
 )
 READINGS = (
-    "the same strong augmentation for all methods; no decay of the learning rate (the paper says "
-    "0.1, but not when); FedProx's mu 0.01; FedRep gives half of E to its head; at least 10 "
-    "training images a client; heads take features as they are, and are trained by Adam (the paper "
-    "says both Adam and SGD)"
+    "RepPer's loss in its usual form, with the log inside the mean, and as printed, in rows of "
+    "their own; weak augmentation for all, and strong for the loss as printed, as images set apart "
+    "chose; no decay of the learning rate (the paper says 0.1, but not when); FedProx's mu 0.01; "
+    "FedRep gives half of E to its head; at least 10 training images a client; heads take features "
+    "as they are, and are trained by Adam (the paper says both Adam and SGD)"
 )
 """What we chose in every experiment where the paper leaves room."""
 PRESETS = {preset.name: preset for preset in (PAPER, SMALL)}

@@ -27,7 +27,9 @@ from repper.augment import Level, augment
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
+from repper.losses import SupConForm
 from repper.methods.network import build_network
+from repper.methods.repper import RepPer
 from repper.params import load_params
 from repper.partition import read_partition
 from repper.runs.rounds import read_trained
@@ -58,12 +60,17 @@ class Anchors:
 
 
 def contrastive_anchors(
-    r: Tensor, labels: Tensor, temperature: float, images: Tensor | None = None
+    r: Tensor,
+    labels: Tensor,
+    temperature: float,
+    images: Tensor | None = None,
+    form: SupConForm = "paper",
 ) -> tuple[Anchors, Tensor]:
     """The gradient of each anchor's own loss (eq. 5) by its own r, all other vectors constant.
 
-    Anchors without a positive have no loss; the second value says which have one. Views with the
-    same number in `images` are of the same image.
+    In the usual form of the loss all positives weigh the same: X is 1 / |P|. Anchors without a
+    positive have no loss; the second value says which have one. Views with the same number in
+    `images` are of the same image.
     """
     length = r.norm(dim=1, keepdim=True)
     z = functional.normalize(r, dim=1)
@@ -73,7 +80,10 @@ def contrastive_anchors(
     similarity = z @ z.T / temperature
     lowest = torch.finfo(z.dtype).min
     over_all = similarity.masked_fill(itself, lowest).softmax(1)  # P_ja
-    over_positives = similarity.masked_fill(~positive, lowest).softmax(1) * positive  # X_jp
+    if form == "paper":
+        over_positives = similarity.masked_fill(~positive, lowest).softmax(1) * positive  # X_jp
+    else:
+        over_positives = positive / positive.sum(1, keepdim=True).clamp(min=1)
     by_z = (over_all - over_positives) @ z / temperature
     by_r = (by_z - (by_z * z).sum(1, keepdim=True) * z) / length
     norm = by_r.norm(dim=1)
@@ -165,7 +175,7 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
     load_params(network, read_trained(run.folder))
     network.train()
     head = network.classifier
-    temperature = getattr(method, "temperature", 0.0)
+    views_of_an_image = method.phases(1)[0].views
     found: dict[str, list[BySize]] = {}
     for client, rows in enumerate(partition.train):
         random = torch.Generator().manual_seed(torch_seed(config.seed, Purpose.PROBE, client))
@@ -174,7 +184,7 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
         images = torch.from_numpy(data.train.images[batch])
         labels = torch.from_numpy(data.train.labels[batch])
         level = cast(Level, config.augment)
-        views = [augment(images, level, data.flip, random) for _ in range(1 if head else 2)]
+        views = [augment(images, level, data.flip, random) for _ in range(views_of_an_image)]
         with torch.no_grad():
             r = network.encoder(torch.cat(views)).double()
         every = labels.repeat(len(views))
@@ -182,7 +192,9 @@ def measure_run(run: Run, data: Dataset) -> list[Measured]:
             anchors = classifier_anchors(r, every, *(tensor.double() for tensor in head))
         else:
             twins = torch.arange(len(labels)).repeat(len(views))
-            anchors, has = contrastive_anchors(r, every, temperature, twins)
+            repper = cast(RepPer, method)
+            form = cast(SupConForm, repper.loss)
+            anchors, has = contrastive_anchors(r, every, repper.temperature, twins, form)
             every = every[has]
         for quantity, values in (
             ("gradient norm", anchors.norm),

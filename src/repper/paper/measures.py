@@ -117,7 +117,7 @@ def join_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Itera
 def averaged(panel: Panel, config: Config) -> Extra:
     cells = [["row", "each on its own encoder", AVERAGED, "the paper's"]]
     for name, run, target in _averages(panel, config):
-        paper = panel.printed.get(name)
+        paper = panel.paper(name)
         means = (run.accuracy["mean"], Run(target).accuracy["mean"], paper)
         cells.append([name, *(figure(mean) for mean in means)])
     note = "Accuracy in %, one seed: the paper does not say which of the two its numbers are."

@@ -14,11 +14,10 @@ from repper.files import read_json, write_atomically
 from repper.paper import EXPERIMENTS
 from repper.paper.beside import claim_cells, number_cells, order_cells
 from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
-from repper.paper.panels import NOT_RUN, PanelResult, result_in
+from repper.paper.panels import NOT_RUN, PanelResult, result_in, rows_in
 from repper.runs.comparison import TABLE
-from repper.runs.row import CELLS
+from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.runs.run_folder import RESULT
 from repper.text_table import Cells, csv_text, markdown_table
 
 SETTINGS = "reproduction.json"
@@ -120,7 +119,7 @@ class Reproduction:
         for result in self.panels:
             ours, lines = result.ours(), result.lines
             for row in result.panel.rows:
-                paper = result.panel.printed.get(row)
+                paper = result.panel.paper(row)
                 known = paper is not None and row in ours
                 yield {
                     "panel": result.panel.name,
@@ -245,18 +244,13 @@ class Reproduction:
 
     def _effort(self) -> Iterator[str]:
         """The machine, and what the trainings took there; rows of one training share it."""
-        trained: dict[tuple[str, str, int], float] = {}
+        trained: dict[tuple[str, Any, int], float] = {}
         machines: list[str] = []
         reused = set()
         for result in self.panels:
-            folder = result.comparison.folder / CELLS if result.comparison else None
-            for cell in sorted(folder.glob(f"*/{RESULT}")) if folder else ():
-                run = Run(cell.parent)
-                config, seconds = run.config, run.result["seconds"]
-                if config.method not in {row.partition("+")[0] for row in result.panel.rows}:
-                    continue  # of an earlier comparison in the same folder
-                training = result.panel.name, config.method, config.seed
-                trained[training] = seconds["crl"]
+            for row, seed, run in _runs(result):
+                training = result.panel.name, row.training, seed
+                trained[training] = run.result["seconds"]["crl"]
                 found, elsewhere = run.environment
                 if elsewhere:
                     reused.add(training)
@@ -271,6 +265,16 @@ class Reproduction:
     def claim_cells(self, shown: int = 3) -> Cells:
         """Every claim of the paper, computed from its numbers and from ours."""
         return claim_cells(self.experiment, self.panels, shown, self.unfinished)
+
+
+def _runs(result: PanelResult) -> Iterator[tuple[Row, int, Run]]:
+    """The finished runs of a panel: an earlier comparison in its folder may have had others."""
+    if result.comparison:
+        for row in rows_in(result.panel):
+            for seed in result.comparison.seeds:
+                run = Run(row.cell(result.comparison.folder, seed))
+                if run.finished:
+                    yield row, seed, run
 
 
 def read_identity(folder: Path) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from repper.paper.experiment import Experiment, Panel
+from repper.paper.experiment import AS_PRINTED, Experiment, Panel
 
 FEDAVG, FEDPROX = "fedavg+keep", "fedprox+keep"
 FEDREP, LG_FEDAVG, REPPER = "fedrep+finetune", "lg-fedavg+finetune", "repper+linear"
-FOUR = (FEDAVG, LG_FEDAVG, FEDREP, REPPER)
-SEVEN = (FEDAVG, "fedavg+finetune", FEDPROX, "fedprox+finetune", FEDREP, LG_FEDAVG, REPPER)
+REPPER_AS_PRINTED = f"{AS_PRINTED}+linear"
+COMMON = ("fedavg+common", "repper+common")
+"""A head of ours, beside those of the paper."""
+PAPER_SEVEN = (FEDAVG, "fedavg+finetune", FEDPROX, "fedprox+finetune", FEDREP, LG_FEDAVG, REPPER)
+FOUR = (FEDAVG, LG_FEDAVG, FEDREP, REPPER, REPPER_AS_PRINTED, *COMMON)
+SEVEN = (*PAPER_SEVEN, REPPER_AS_PRINTED, *COMMON)
 
 # Rows as printed: for E 10 and 20, for C 0.2, 0.4 and 0.8, the columns IID, alpha 1 and alpha 0.5.
 _TABLE1 = {
@@ -48,7 +52,7 @@ def table1() -> Experiment:
             f"C {c:g}, E {epochs}, alpha {alpha:g}",
             {"data": "cifar10", "participation": c, "alpha": alpha, "epochs": epochs},
             FOUR,
-            {row: _TABLE1[row][epochs][column] for row in FOUR},
+            {row: numbers[epochs][column] for row, numbers in _TABLE1.items()},
         )
         for epochs in (10, 20)
         for column, (c, alpha) in enumerate(_COLUMNS)
@@ -78,7 +82,7 @@ def table2() -> Experiment:
             f"{data}, alpha {alpha:g}",
             {"data": data, "alpha": alpha, "participation": 0.2, "epochs": 10},
             SEVEN,
-            dict(zip(SEVEN, printed, strict=True)),
+            dict(zip(PAPER_SEVEN, printed, strict=True)),
         )
         for (data, alpha), printed in _TABLE2.items()
     ]
@@ -108,7 +112,7 @@ def table3() -> Experiment:
     panel = Panel(
         "cifar10, alpha 1",
         {"data": "cifar10", "alpha": 1.0, "participation": 0.4, "epochs": 10},
-        tuple(printed),
+        (*printed, *(f"{AS_PRINTED}+{head}" for head in heads), *COMMON),
         printed,
     )
     return Experiment(
@@ -144,7 +148,7 @@ def table4() -> Experiment:
                 "data": data, "encoder": encoder, "alpha": 1.0, "participation": 0.4, "epochs": 10,
             },
             FOUR,
-            dict(zip(FOUR, printed, strict=True)),
+            dict(zip(_TABLE1, printed, strict=True)),
         )
         for (data, encoder), printed in _TABLE4.items()
     ]  # fmt: skip
@@ -157,7 +161,7 @@ def table4() -> Experiment:
 
 
 def new_clients() -> Experiment:
-    rows = (FEDAVG, FEDPROX, LG_FEDAVG, FEDREP, REPPER)
+    rows = (FEDAVG, FEDPROX, LG_FEDAVG, FEDREP, REPPER, REPPER_AS_PRINTED)
     panel = Panel(
         "cifar100, alpha 1",
         {"data": "cifar100", "alpha": 1.0, "participation": 0.2, "epochs": 10},
@@ -187,7 +191,7 @@ EARLY = 2
 def gradients() -> Experiment:
     def panel(name: str, **rounds: int) -> Panel:
         common = {"data": "cifar10", "alpha": 0.5, "participation": 0.2, "epochs": 10}
-        return Panel(name, {**common, **rounds}, (REPPER, FEDAVG))
+        return Panel(name, {**common, **rounds}, (REPPER, REPPER_AS_PRINTED, FEDAVG))
 
     return Experiment(
         "gradients",
