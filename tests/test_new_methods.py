@@ -11,8 +11,9 @@ import repper as api
 from repper.config import Config
 from repper.engines.client import Clients
 from repper.federate import Served, settle
-from repper.losses import prior_corrected_cross_entropy
+from repper.losses import prior_corrected_cross_entropy, supcon
 from repper.methods import METHODS, Seen
+from repper.methods.calibrated import Calibrated
 from repper.methods.fedetf import FedETF, simplex
 from repper.methods.fedrod import FedRoD
 from repper.methods.moon import MOON
@@ -356,3 +357,33 @@ def test_no_class_count_and_no_feature_travels(fleet, name):
     assert {n: t.shape for n, t in update.sent.items()} == {n: t.shape for n, t in like.items()}
     for key in update.sent:
         assert key.partition(":")[2] in (*one.bench.live, ""), key
+
+
+# Calibrated
+
+
+def one_batch() -> Seen:
+    generator = torch.Generator().manual_seed(0)
+    logits, r = torch.randn(12, 4, generator=generator), torch.randn(12, 8, generator=generator)
+    counts = torch.tensor([6.0, 3.0, 3.0, 0.0])
+    return seen({"head": logits, "r": r}, torch.arange(12) % 3, counts=counts)
+
+
+def test_calibrated_adds_the_weighted_contrast_to_prior_corrected_cross_entropy():
+    batch = one_batch()
+    alone = prior_corrected_cross_entropy(batch.outputs["head"], batch.labels, batch.counts)
+    contrast = supcon(batch.outputs["r"], batch.labels, 0.2, "usual")
+    assert torch.equal(Calibrated(contrast=0).loss(batch), alone)
+    both = Calibrated(contrast=0.7, temperature=0.2).loss(batch)
+    assert float(both) == pytest.approx(float(alone + 0.7 * contrast), abs=1e-6)
+
+
+def test_the_more_smoothing_the_closer_is_calibrated_to_plain_cross_entropy():
+    batch = one_batch()
+    plain = cross_entropy(batch.outputs["head"], batch.labels)
+    away = [
+        abs(float(Calibrated(contrast=0, prior_smoothing=s).loss(batch) - plain))
+        for s in (0, 1, 100, 1e6)
+    ]
+    assert away == sorted(away, reverse=True)
+    assert away[-1] < 1e-5 < 0.01 < away[0]

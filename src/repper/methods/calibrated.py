@@ -20,12 +20,20 @@ class Calibrated(Method):
 
     Each client adds the log of its class frequencies to the logits in its loss, as our common head
     does, so that what travels is not torn between class mixes. FedLC subtracts a margin of the
-    fourth root of the counts instead. `contrast` weighs RepPer's loss in its usual form (Khosla et
-    al. 2020) on the same features; without it (0) this is the control that tells what contrast is
-    worth.
+    fourth root of the counts instead. Without `prior_smoothing`, a class of which a client has no
+    image is left out of its loss, so that nothing tells it from those that the client has; many
+    classes need some. `contrast` weighs RepPer's loss in its usual form (Khosla et al. 2020) on the
+    same features; without it (0) this is the control that tells what contrast is worth.
     """
 
     contrast: float = setting(0.5, "weight of the contrastive loss", least=0, most=1e6)
+    prior_smoothing: float = setting(
+        0.0,
+        "images added to every class in a client's class frequencies; the more, the closer to "
+        "plain cross-entropy",
+        least=0,
+        most=1e6,
+    )
     temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
     views: int = setting(
         2,
@@ -43,7 +51,8 @@ class Calibrated(Method):
         return (Phase(everything, epochs, self.loss, views=self.views),)
 
     def loss(self, seen: Seen) -> Tensor:
-        loss = losses.prior_corrected_cross_entropy(seen.outputs["head"], seen.labels, seen.counts)
+        counts = seen.counts + self.prior_smoothing
+        loss = losses.prior_corrected_cross_entropy(seen.outputs["head"], seen.labels, counts)
         if not self.contrast:
             return loss
         contrast = losses.supcon(seen.outputs["r"], seen.labels, self.temperature, "usual")
