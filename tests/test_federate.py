@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from repper.engines.engine import Engine, Update
+from repper import federate as module
+from repper.engines.engine import Absent, Engine, Update
 from repper.errors import RepperError
-from repper.federate import Served, choose_cohort, federate, in_cohort_order, settle
+from repper.federate import Limits, Served, choose_cohort, federate, in_cohort_order, settle
 from repper.methods.fedavg import FedAvg
 from repper.methods.stage import Stage
 from repper.rules import Mean
@@ -123,3 +124,72 @@ def test_streams_depend_on_purpose_and_key_only():
     assert len({torch_seed(7, *key) for key in keys}) == len(keys)
     # Frozen: a change here would change every published result.
     assert torch_seed(0, Purpose.TRAIN, 1, 2) == 2682218288029005339
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "most"),
+    [
+        ([10, 10, 10**9], 0.5, 20),  # half of 10 + 10 + 20
+        ([10, 20, 70], 0.5, 30),
+        ([10, 10, 10], 0.5, 10),
+        ([7, 100, 100], 0.4, 14),  # 14 of 35
+        ([10, 40], 0.3, 1),  # two of them cannot have less than half each: they count the same
+        ([5], 0.5, 1),
+        ([10**9] * 3 + [1], 0.3, 3),
+    ],
+)
+def test_one_client_has_at_most_its_share_of_the_mean(counts, share, most):
+    found = Limits(share).most_examples(counts)
+    assert found == most
+    weights = [min(count, found) for count in counts]
+    assert max(weights) <= share * sum(weights) or len(set(weights)) == 1
+
+
+def test_a_limited_share_is_that_of_every_rule_and_of_the_loss():
+    """Client n has n + 1 examples and sends n: with 4 of 10 at most, the last counts as 4."""
+    stage = Stage(FedAvg(), 1, 1, clients=(0, 1, 2, 9))
+    served = Served({"w": torch.tensor([0.0])})
+    counts = {client: client + 1 for client in stage.clients}
+    [done] = federate(Counting(), served, stage, seed=0, limits=Limits(0.4), counts=counts)
+    weights = {0: 1, 1: 2, 2: 3, 9: 4}
+    assert done.examples == 10
+    expected = sum(client * weight for client, weight in weights.items()) / 10
+    assert float(done.shared["w"]) == pytest.approx(expected)
+    assert done.loss == pytest.approx(expected)
+    [free] = federate(Counting(), served, stage, seed=0, limits=Limits(1.0), counts=counts)
+    assert free.examples == 16
+
+
+def test_memory_does_not_grow_with_updates_that_come_before_their_turn(monkeypatch):
+    """Most of them wait on the disk, and come back as they were."""
+    written = []
+    save = module.save_params
+    monkeypatch.setattr(
+        module, "save_params", lambda path, *rest: (written.append(path), save(path, *rest))
+    )
+    monkeypatch.setattr(module, "IN_MEMORY", 3)
+    sent = [torch.randn(3, generator=torch.Generator().manual_seed(n)) for n in range(8)]
+    updates = [Update(n, {"w": sent[n]}, n + 1, n / 3) for n in range(8)]
+    answers = [*reversed(updates)]
+    answers[3] = Absent(4, "away")
+    absent = []
+    found = list(in_cohort_order(iter(answers), range(8), absent))
+    assert [(u.client, u.examples, u.loss) for u in found] == [
+        (n, n + 1, n / 3) for n in range(8) if n != 4
+    ]
+    assert all(torch.equal(u.sent["w"], sent[u.client]) for u in found)
+    assert [one.client for one in absent] == [4]
+    assert [int(path.name) for path in written] == [3, 2, 1]
+    assert not any(path.parent.exists() for path in written)
+
+
+def test_a_model_that_a_rule_has_spoilt_is_refused():
+    class Overflowing(Mean):
+        def apply(self, state, received, updates):
+            _, mean = super().apply(state, received, updates)
+            return state, {name: tensor / 0 for name, tensor in mean.items()}
+
+    update = Update(0, {"w": torch.ones(1)}, 1, 0.5)
+    served = Served({"w": torch.ones(1)})
+    with pytest.raises(RepperError, match="Overflowing gave has NaN or infinity"):
+        settle([update], served, Overflowing(), FedAvg(), 1.0, 1)

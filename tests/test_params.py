@@ -7,6 +7,7 @@ from torch import nn
 from repper.errors import RepperError
 from repper.params import (
     WeightedMean,
+    check_growth,
     check_update,
     clone,
     digest,
@@ -112,3 +113,49 @@ def test_saved_then_read_is_identity(tmp_path):
 def test_no_parameters_at_all_can_be_saved_too(tmp_path):
     save_params(tmp_path / "p.safetensors", {}, {})
     assert read_params(tmp_path / "p.safetensors")[0] == {}
+
+
+NAMES = ("encoder.w", "encoder.n.running_mean", "encoder.n.running_var", "control:encoder.w")
+SENT = dict(zip(NAMES, (torch.tensor([-0.5, 1.0]), torch.zeros(2), torch.ones(2), torch.zeros(2)), strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "kind"),
+    [
+        ("encoder.w", 30, "weights"),
+        ("encoder.n.running_mean", 900, "running statistics"),
+        ("encoder.n.running_var", 900, "running statistics"),
+        ("control:encoder.w", 1e6, "control"),
+    ],
+)
+def test_values_may_grow_only_so_much_in_a_round(name, least, kind):
+    for sign in (1, -1):
+        largest = sign * least * torch.tensor([0.0, 1.0])
+        check_growth(SENT | {name: largest}, SENT, 30, "client 1")
+        with pytest.raises(
+            RepperError, match=f"client 1 has .* among its {kind}, where the largest"
+        ):
+            check_growth(SENT | {name: largest * 1.01}, SENT, 30, "client 1")
+
+
+def test_what_travels_beside_weights_has_its_own_measure_once_it_is_known():
+    known = SENT | {"control:encoder.w": torch.tensor([0.0, 2.0])}
+    check_growth(known | {"control:encoder.w": torch.tensor([0.0, 1800.0])}, known, 30, "")
+    with pytest.raises(RepperError, match="1.81e\\+03 among its control"):
+        check_growth(known | {"control:encoder.w": torch.tensor([0.0, 1810.0])}, known, 30, "")
+    none = {"common.w": torch.zeros(2)}  # a head that begins with zeros
+    check_growth({"common.w": torch.full((2,), 30.0)}, none, 30, "")
+    with pytest.raises(RepperError, match="31 among its weights"):
+        check_growth({"common.w": torch.full((2,), 31.0)}, none, 30, "")
+
+
+def test_a_negative_variance_is_refused():
+    negative = {"encoder.n.running_var": torch.tensor([1.0, -1e-9])}
+    with pytest.raises(
+        RepperError, match="client 1 has a negative variance in encoder.n.running_var"
+    ):
+        check_update(SENT | negative, SENT, "client 1")
+    check_update(SENT | {"encoder.n.running_mean": torch.tensor([1.0, -1e-9])}, SENT, "client 1")
+    # The change of a control variate has the name of its weight, and may be negative.
+    control = {"control:encoder.n.running_var": torch.tensor([-1.0])}
+    check_update(control, control, "client 1")

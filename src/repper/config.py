@@ -118,6 +118,15 @@ class Config:
         choices=lambda: RULES,
         takes_own=True,
     )
+    max_weight: float | None = _stage1(
+        None, "largest share of one client in a round's mean (default: no limit)", above=0, most=1
+    )
+    max_growth: float | None = _stage1(
+        None,
+        "refuse updates with a value more than N times the largest one sent to the client "
+        "(default: no limit; 30 in a federation)",
+        least=1,
+    )
     encoder: str = _stage1(
         "small",
         "encoder",

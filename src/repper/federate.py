@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -17,7 +21,17 @@ from repper.methods.method import Method
 from repper.methods.network import Holds, Network, first_received, holdings, to_send
 from repper.methods.stage import Stage, cohort_size
 from repper.names import is_weight, named_parts, part_of
-from repper.params import Params, WeightedMean, check_update, clone, select
+from repper.params import (
+    Params,
+    WeightedMean,
+    check_growth,
+    check_update,
+    clone,
+    is_finite,
+    read_params,
+    save_params,
+    select,
+)
 from repper.rules import Mean, Rule, Sent
 from repper.seeds import Purpose, stream, torch_seed
 from repper.transforms import Transform
@@ -65,6 +79,41 @@ class Round:
         return self.served.shared
 
 
+LARGEST_LOSS = 1e9
+"""No training that has not diverged has a mean loss like that; its sum stays finite."""
+IN_MEMORY = 16
+"""Updates that may wait in memory for those of clients before them; more wait on the disk."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one client may change in a round.
+
+    `share` is its largest share of the mean. No value that it sends may be more than `growth` times
+    as large as the largest one it got (`check_growth`).
+    """
+
+    share: float = 1.0
+    growth: float = math.inf
+
+    def most_examples(self, counts: Sequence[int]) -> int:
+        """As how many examples one client counts at most, if those of a cohort have so many.
+
+        With fewer clients than the share allows for, all count the same.
+        """
+        low, high = 1, max(counts)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if middle <= self.share * sum(min(count, middle) for count in counts):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+UNLIMITED = Limits()
+
+
 def begin(network: Network, method: Method, holds: Holds, rule: Rule) -> Served:
     """What the server of a stage begins with, on the values that a network has now."""
     received = clone(first_received(method, network, holds))
@@ -91,12 +140,15 @@ def federate(
     index: int = 0,
     before: int = 0,
     start: int = 1,
+    limits: Limits = UNLIMITED,
+    counts: Mapping[int, int] | None = None,
 ) -> Iterator[Round]:
     """Run a stage's rounds from `start` on (Algorithm 1, stage 1, Server executes).
 
     The stage is number `index` of the run, and `before` is the number of rounds of those before
     it, through which rounds are counted. `settling` changes what the rule has made of a round. A
-    round that all of its cohort decline changes nothing.
+    round that all of its cohort decline changes nothing. `counts` are the examples of every client,
+    which a limit on the share of one client needs.
     """
     rule = rule or Mean()
     share = cohort_size(len(stage.clients), stage.participation) / len(stage.clients)
@@ -112,7 +164,12 @@ def federate(
             continue
         updates = chain(filter(None, [first]), updates)
         del first  # only one update is in memory at a time
-        settled, examples, loss = settle(updates, served, rule, stage.method, share, number)
+        most = None
+        if limits.share < 1 and counts is not None:
+            most = limits.most_examples([counts[client] for client in cohort])
+        settled, examples, loss = settle(
+            updates, served, rule, stage.method, share, number, limits.growth, most
+        )
         for transform in settling:
             noise = torch_seed(seed, Purpose.SETTLE, number)
             settled = Served(
@@ -135,30 +192,58 @@ def in_cohort_order(
 ) -> Iterator[Update]:
     """Updates in the order of the cohort, because a sum of floats depends on its order.
 
-    Clients without one are added to `absent`.
+    Clients without one are added to `absent`. Of updates that come before their turn, most wait on
+    the disk, so memory does not grow with the cohort.
     """
-    early: dict[int, Update | Absent] = {}
+    early: dict[int, Update | Absent | Path] = {}
     arriving = iter(updates)
-    for client in cohort:
-        while client not in early:
-            update = next(arriving, None)
-            if update is None:
-                raise RepperError(f"client {client} was asked for an update but sent none")
-            early[update.client] = update
-        found = early.pop(client)
-        if isinstance(found, Absent):
-            absent.append(found)
-        else:
-            yield found
+    with ExitStack() as stack:
+        folder: Path | None = None
+        for client in cohort:
+            while client not in early:
+                found = next(arriving, None)
+                if found is None:
+                    raise RepperError(f"client {client} was asked for an update but sent none")
+                early[found.client] = found
+                waiting = sum(isinstance(one, Update) for one in early.values())
+                if waiting > IN_MEMORY and found.client != client and isinstance(found, Update):
+                    folder = folder or Path(stack.enter_context(TemporaryDirectory()))
+                    early[found.client] = _put_aside(found, folder)
+            kept = early.pop(client)
+            if isinstance(kept, Absent):
+                absent.append(kept)
+            else:
+                yield _fetch_back(client, kept) if isinstance(kept, Path) else kept
+
+
+def _put_aside(update: Update, folder: Path) -> Path:
+    path = folder / str(update.client)
+    notes = {"examples": json.dumps(update.examples), "loss": repr(update.loss)}
+    save_params(path, update.sent, notes)
+    return path
+
+
+def _fetch_back(client: int, path: Path) -> Update:
+    sent, notes = read_params(path)
+    path.unlink()
+    return Update(client, sent, json.loads(notes["examples"]), float(notes["loss"]))
 
 
 def settle(
-    updates: Iterable[Update], served: Served, rule: Rule, method: Method, share: float, number: int
+    updates: Iterable[Update],
+    served: Served,
+    rule: Rule,
+    method: Method,
+    share: float,
+    number: int,
+    growth: float = math.inf,
+    most: int | None = None,
 ) -> tuple[Served, int, float]:
     """What the rule makes of a round's updates (section 4, Server Update), and their mean loss.
 
-    Every update is checked. The rule has the weights; what travels beside them is averaged and
-    given to the method. Unless the rule needs them all, one update is in memory at a time.
+    Every update is checked, and counts as `most` examples at most. The rule has the weights; what
+    travels beside them is averaged and given to the method. Unless the rule needs them all, one
+    update is in memory at a time.
     """
     weights = select(served.shared, is_weight)
     parts = {name: value for name, value in served.shared.items() if name not in weights}
@@ -167,11 +252,12 @@ def settle(
     def checked() -> Iterator[Sent]:
         nonlocal loss
         for update in updates:
-            check(update, served.shared, number)
-            beside.add(update.sent, update.examples)
-            loss += update.examples * update.loss
+            check(update, served.shared, number, growth)
+            counted = update.examples if most is None else min(update.examples, most)
+            beside.add(update.sent, counted)
+            loss += counted * update.loss
             sent = update.sent if not parts else select(update.sent, is_weight)
-            yield Sent(update.client, sent, update.examples)
+            yield Sent(update.client, sent, counted)
         if not beside.examples:
             raise RepperError(f"no client gave an update in round {number}")
 
@@ -201,13 +287,15 @@ def _check_model(new: Params, like: Params, rule: Rule) -> None:
                 f"the model that {type(rule).__name__} gave has {name} as {shape}, expected "
                 f"{tuple(tensor.shape)}"
             )
+        if not is_finite(new[name]):
+            raise RepperError(f"the model that {type(rule).__name__} gave has NaN or infinity")
 
 
-def check(update: Update, like: Params, number: int) -> None:
+def check(update: Update, like: Params, number: int, growth: float = math.inf) -> None:
     """Refuse an update and say whose it was.
 
-    One with wrong names or shapes, with values that are not finite, or without a positive number of
-    examples.
+    One with wrong names or shapes, with values that are not finite or have grown too much since the
+    client got them in `like`, or without a positive number of examples.
     """
     who = f"client {update.client} in round {number}"
     if type(update.examples) is not int or update.examples < 1:
@@ -216,4 +304,8 @@ def check(update: Update, like: Params, number: int) -> None:
         raise RepperError(
             f"the loss of {who} is {update.loss}: its training diverged, try a lower --lr"
         )
+    if abs(update.loss) > LARGEST_LOSS:
+        raise RepperError(f"the loss of {who} is {update.loss:g}, which no training comes to")
     check_update(update.sent, like, who)
+    if growth < math.inf:
+        check_growth(update.sent, like, growth, who)

@@ -34,6 +34,11 @@ def is_statistic(name: str) -> bool:
     return name.endswith((".running_mean", ".running_var"))
 
 
+def is_variance(name: str) -> bool:
+    """Whether a parameter is a running variance of batch norm."""
+    return is_weight(name) and name.endswith(".running_var")
+
+
 def part_of(values: Mapping[str, T], part: str) -> dict[str, T]:
     """A part that travels beside the weights, by the names of the weights."""
     return {n.removeprefix(f"{part}:"): v for n, v in values.items() if n.startswith(f"{part}:")}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from repper.errors import RepperError
 from repper.files import write_atomically
+from repper.names import is_statistic, is_variance, is_weight
 
 Params = dict[str, Tensor]
 
@@ -95,7 +96,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def check_update(sent: Mapping[str, Tensor], like: Mapping[str, Tensor], who: str) -> None:
-    """Refuse parameters with wrong names, wrong shapes, or values that are not finite."""
+    """Refuse parameters with wrong names or shapes, infinite values, or negative variances."""
     if missing := sorted(set(like) - set(sent)):
         raise RepperError(f"the update of {who} lacks {_some(missing)}")
     if extra := sorted(set(sent) - set(like)):
@@ -112,6 +113,55 @@ def check_update(sent: Mapping[str, Tensor], like: Mapping[str, Tensor], who: st
                 f"the update of {who} has NaN or infinity in {name}: its training diverged, "
                 f"try a lower --lr"
             )
+        if is_variance(name) and got.numel() and got.min() < 0:
+            raise RepperError(f"the update of {who} has a negative variance in {name}")
+
+
+WEIGHTS, STATISTICS = "weights", "running statistics"
+FIRST = 1e6
+"""The largest value in the first round of what travels beside weights."""
+
+
+def check_growth(
+    sent: Mapping[str, Tensor], like: Mapping[str, Tensor], most: float, who: str
+) -> None:
+    """Refuse parameters with a value more than `most` times as large as the largest in `like`.
+
+    Weights move by about the learning rate in a step and begin with values below 1, where scales of
+    normalization layers are 1: training that learns does not come near 30 times that in a round.
+    Running statistics and what travels beside weights can be squares and begin at 0, so they may
+    become the square of `most` times as large, and 1 is the least that they are compared with.
+    What travels beside weights is measured anew in the first round, when it is 0 (`FIRST`).
+    """
+    known = _largest(like)
+    for kind, largest in _largest(sent).items():
+        before = known[kind]
+        if kind == WEIGHTS:
+            bound = most * (before or 1.0)
+        else:
+            bound = most**2 * max(before, 1.0)
+            if kind != STATISTICS and not before:
+                bound = max(bound, FIRST)
+        if largest > bound:
+            raise RepperError(
+                f"the update of {who} has {largest:.3g} among its {kind}, where the largest it was "
+                f"sent is {before:.3g}: poisoned, or diverged (--max-growth sets the limit)"
+            )
+
+
+def _largest(params: Mapping[str, Tensor]) -> dict[str, float]:
+    """The largest absolute value of each kind of parameters."""
+    found: dict[str, float] = {}
+    for name, tensor in params.items():
+        kind = STATISTICS if is_statistic(name) else WEIGHTS
+        if not is_weight(name):
+            kind = name.partition(":")[0]
+        if tensor.numel():
+            low, high = tensor.aminmax()
+            found[kind] = max(found.get(kind, 0.0), high.item(), -low.item())
+        else:
+            found.setdefault(kind, 0.0)
+    return found
 
 
 def save_params(path: Path, params: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:

@@ -204,6 +204,8 @@ def train(
             index=index,
             before=before,
             start=checkpoint.number - before + 1,
+            limits=planned.limits,
+            counts=planned.counts,
         )
         for event in _each_round(engine, planned, checkpoint, rounds, index):
             if isinstance(event, RoundDone):

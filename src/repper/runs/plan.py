@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +18,7 @@ from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.federate import Served, begin
+from repper.federate import Limits, Served, begin
 from repper.hardware import resolve_device, resolve_precision
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
@@ -55,6 +56,13 @@ class Clientele(ABC):
     @abstractmethod
     def check(self, folder: Path) -> None:
         """Refuse to go on with a run of other clients."""
+
+    def counts(self, work: Work) -> Mapping[int, int]:
+        """How many images each client learns from."""
+        return {
+            client: len(work.train_rows(client))
+            for client in {client for stage in work.stages for client in stage.clients}
+        }
 
     def facts(
         self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
@@ -113,6 +121,17 @@ class Plan:
     @cached_property
     def holds(self) -> tuple[Holds, ...]:
         return holdings(self.work.stages, self.networks, self.work.local_norm)
+
+    @property
+    def limits(self) -> Limits:
+        """How much one client may change in a round."""
+        config = self.config
+        return Limits(config.max_weight or 1.0, config.max_growth or inf)
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """How many images each client learns from."""
+        return self.clientele.counts(self.work)
 
     @property
     def rounds(self) -> int:
