@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+from contextlib import closing
 
 import pytest
 
@@ -91,3 +93,29 @@ def test_commands_refuse_what_cannot_be_meant(repper_process, tmp_path):
         done = repper_process(*arguments)
         assert done.returncode == 2, arguments
         assert why in done.stderr
+
+
+def size_of_database(home):
+    return (home / "link.db").stat().st_size
+
+
+def test_the_database_becomes_smaller_when_messages_are_deleted(tmp_path):
+    """Also one that an earlier version has begun; one in use is left alone."""
+    server = deployment.Server(tmp_path / "home")
+    server.prepare("127.0.0.1", 8000, [])
+    for case in ("new", "old"):
+        if case == "old":
+            (server.home / "link.db").unlink()
+        with closing(sqlite3.connect(server.home / "link.db")) as link:
+            link.execute("CREATE TABLE stored (content BLOB)")
+            link.execute("INSERT INTO stored VALUES (zeroblob(4000000))")
+            link.commit()
+            assert size_of_database(server.home) > 4_000_000
+            if case == "old":
+                link.execute("BEGIN EXCLUSIVE")
+                server.prepare("127.0.0.1", 8000, [])
+                link.rollback()
+                server.prepare("127.0.0.1", 8000, [])
+            link.execute("DELETE FROM stored")
+            link.commit()
+        assert size_of_database(server.home) < 100_000

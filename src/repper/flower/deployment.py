@@ -19,6 +19,7 @@ from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
 from repper.flower.app_folder import write_app
+from repper.flower.database import DATABASE, shrink_by_itself
 from repper.flower.keys import CA, CERTIFICATE, KEY, make_certificates, names_in
 from repper.flower.programs import program, quiet, shown
 
@@ -75,6 +76,7 @@ class Server:
         (self.home / "flwr").mkdir(exist_ok=True)
         write_atomically(self.home / "flwr" / "config.toml", tomli_w.dumps(content))
         write_app(self.home / "app")
+        shrink_by_itself(self.home / DATABASE)
 
     def command(self) -> list[str]:
         """Flower's server, for as long as it runs: TLS and node keys on, and nothing installed."""
@@ -87,7 +89,7 @@ class Server:
             "--ssl-ca-certfile", str(self.home / CA),
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
-            "--database", str(self.home / "link.db"),
+            "--database", str(self.home / DATABASE),
         ]  # fmt: skip
 
     @property
