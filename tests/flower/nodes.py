@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+)
+from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
 from PIL import Image
 
 from repper.config import Config
@@ -112,3 +125,61 @@ def folder_of_site(folder, rows, colour=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     return folder
+
+
+class Link(Nodes):
+    """A grid whose nodes upload their answers to a server, object by object, as over a network.
+
+    `upload` changes what a node uploads of an answer: objects by number, from the message down.
+    """
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__(*answers)
+        self.node, self.run = Node(node_id=1), SimpleNamespace(run_id=1)
+        self.upload: dict[int, Callable[[dict[str, bytes]], None]] = {}
+        self.trees: dict[str, ObjectTree] = {}
+        self.stored: dict[str, bytes] = {}
+        self.pulled: list[str] = []
+        self._announced: dict[str, tuple[str, str]] = {}
+
+    @property
+    def _runtime_client(self) -> Link:
+        return self
+
+    def _push(self, message: Message) -> str:
+        number = super()._push(message)
+        if number in self._replies:
+            self._store(number, message.metadata.dst_node_id, self._replies.pop(number))
+        return number
+
+    def _store(self, number: str, node: int, reply: Message) -> None:
+        objects = {one: o.deflate() for one, o in reversed(get_all_nested_objects(reply).items())}
+        tree = get_object_tree(reply)
+        self.trees[tree.object_id] = tree
+        self._announced[number] = number, tree.object_id
+        self.upload.get(node, lambda objects: None)(objects)
+        self.stored |= objects
+
+    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802
+        found = PullAppMessagesResponse()
+        for number in request.message_ids:
+            if known := self._announced.pop(number, None):
+                message = found.messages_list.add()
+                message.metadata.reply_to_message_id, message.metadata.message_id = known
+                found.message_object_trees.append(self.trees[known[1]])
+        return found
+
+    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:  # noqa: N802
+        self.pulled.append(request.object_id)
+        content = self.stored.get(request.object_id)
+        return PullObjectResponse(
+            object_found=content is not None, object_available=bool(content), object_content=content
+        )
+
+    def ConfirmMessageReceived(self, request: ConfirmMessageReceivedRequest) -> None:  # noqa: N802
+        gone = self.trees.pop(request.message_object_id)
+        # The same content has the same number: equal answers share all but the message.
+        left = {o.object_id for tree in self.trees.values() for o in iterate_object_tree(tree)}
+        for one in iterate_object_tree(gone):
+            if one.object_id not in left:
+                self.stored.pop(one.object_id, None)

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord
 
 from repper.engines.engine import Absent, Update
 from repper.errors import RepperError
@@ -32,6 +32,15 @@ def with_params(params: Params) -> Answer:
     return lambda message: wire.update_reply(Update(0, params, 10, 0.5), message, "float32")
 
 
+def with_loss(loss) -> Answer:
+    def answer(message: Message) -> Message:
+        reply = good(message)
+        reply.content[wire.COUNTED] = MetricRecord({"examples": 10, "loss": loss})
+        return reply
+
+    return answer
+
+
 def fit(
     nodes: Nodes, patience: Patience = PATIENT, said: list[str] | None = None, places=None,
     voluntary=(),
@@ -40,7 +49,7 @@ def fit(
     engine = GridEngine(
         nodes, places or nodes.places, {}, [HOLDS], names="site{}".format, patience=patience,
         tell=lambda kind, text: said.append(text) if said is not None else None,
-        declared=dict.fromkeys(nodes.answers, 10), voluntary=voluntary,
+        declared=dict.fromkeys(nodes.answers, 10), voluntary=voluntary, growth=30.0,
     )  # fmt: skip
     found = sorted(engine.fit(SHARED, list(nodes.answers), 3), key=lambda one: one.client)
     return {one.client: one.reason if isinstance(one, Absent) else "good" for one in found}
@@ -61,7 +70,11 @@ def fit(
         (lambda m: wire.said({}, m), "it lacks"),
         (lambda m: RAISED, "the app raised an error"),
         (lambda m: ValueError("junk"), r"its answer is unreadable: ValueError\('junk'\)"),
-        (lambda m: Message(RecordDict({wire.PARAMS: wire.arrays_of(SHARED), wire.COUNTED: MetricRecord({"examples": 10, "loss": [1.0]})}), reply_to=m), "its loss is"),
+        (with_loss([1.0]), "its loss is"),
+        (with_loss(1e308), "the loss of client 0 in round 3 is 1e\\+308, which no training"),
+        (with_loss(-2e9), "which no training comes to"),
+        (with_params({n: t * -100 for n, t in SHARED.items()}), "200 among its weights, where the largest it was sent is 2"),
+        (with_params({n: t * 0 + 1e38 for n, t in SHARED.items()}), "1e\\+38 among its weights"),
         (lambda m: wire.update_reply(Update(0, SHARED, 10, float("nan")), m, "float32"), "the loss of client 0"),
     ],
 )  # fmt: skip

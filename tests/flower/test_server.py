@@ -15,7 +15,7 @@ import repper as api
 from repper.errors import RepperError
 from repper.flower import apps, wire
 from repper.flower.grid_engine import Patience
-from repper.flower.server import Federation, run_federation
+from repper.flower.server import Federation, _too_heavy, run_federation
 from repper.flower.site import Site
 from repper.params import digest, read_params
 from repper.runs.rounds import read_rounds
@@ -190,7 +190,7 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
         run_federation(federation, nodes, tell)
     # Neither a folder nor a class of the site's own gets out: they are in its log.
     assert said[-1].endswith(
-        "cannot take part: it could not do what it was asked: its own log says why"
+        "cannot take part: it has a class that is not among --classes: its own log says which"
     )
     assert "which this federation does not have: its classes are cat, dog" in caplog.text
 
@@ -350,3 +350,103 @@ def test_bytes_down_count_the_encoder_of_a_common_head_once(tmp_path, image_fold
     log = read_rounds(tmp_path / "run")
     encoder, head = log[0]["bytes_up"], log[3]["bytes_up"]
     assert [one["bytes_down"] for one in log] == [encoder, encoder, encoder + head, head, head]
+
+
+def gathering(nodes, federation):
+    """What is told until all sites are there."""
+    said = []
+
+    def tell(kind, **event):
+        said.append((kind, event))
+        if kind == "begun":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(federation, nodes, tell)
+    return said
+
+
+def test_the_operator_sees_why_a_site_is_away(tmp_path, image_folders, monkeypatch):
+    monkeypatch.setattr("repper.flower.server.time.sleep", lambda seconds: None)
+    nodes = Home(tmp_path / "sites", image_folders)
+    honest, here, looks = nodes.answers[0], nodes.get_nodes, iter(range(99))
+
+    def since_the_third_look():
+        return here() if next(looks) > 2 else [node for node in here() if node.node_id]
+
+    nodes.answers[0] = in_turn(away, away, away, away, away, honest)
+    nodes.get_nodes = since_the_third_look
+    said = gathering(nodes, Federation(CONFIG, tmp_path / "run", ("site0", "site1"), CLASSES))
+    why = "connected, but gave no answer, {}; its own log says why: the node is away"
+    assert [event["missing"] for kind, event in said if kind == "gathering"] == [
+        {"site0": "not connected"},
+        *({"site0": why.format(n)} for n in ("once", "2 times or more", "4 times or more")),
+        {},
+    ]
+    assert {tuple(event["present"]) for kind, event in said if kind == "gathering"} == {
+        ("site1",), ("site0", "site1"),
+    }  # fmt: skip
+
+
+def test_the_operator_sees_what_sites_declare(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    said = gathering(nodes, Federation(CONFIG, tmp_path / "run", (), CLASSES))
+    [begun] = [event for kind, event in said if kind == "begun"]
+    assert begun["images"] == [len(nodes_examples(image_folders / f"site{n}")) for n in range(2)]
+
+
+def nodes_examples(folder):
+    """The training images of a folder of classes: all but a fifth of each class, rounded."""
+    of_class = [len(list(one.iterdir())) for one in folder.iterdir()]
+    return [
+        n for count in of_class for n in range(count - min(max(1, round(count * 0.2)), count - 1))
+    ]
+
+
+def test_a_site_that_declares_most_of_all_images_is_pointed_out():
+    heavy = [("a", 10), ("b", 10), ("c", 10**9)]
+    assert "c says that it has 100 % of all images" in _too_heavy(heavy, CONFIG)
+    assert _too_heavy(heavy, replace(CONFIG, max_weight=1.0)) == ""
+    assert _too_heavy(heavy[1:], CONFIG) == ""
+    assert _too_heavy([("a", 10), ("b", 10), ("c", 20)], CONFIG) == ""
+
+
+def test_the_weight_of_a_site_is_limited_by_what_all_have_declared(tmp_path, image_folders):
+    nodes = Home(tmp_path / "sites", image_folders)
+    honest = nodes.answers[1]
+
+    def heavy(message):
+        reply = honest(message)
+        if message.metadata.message_type == wire.WHO:
+            reply.content[wire.TOLD]["examples"] = 10**9
+        elif message.metadata.message_type == wire.FIT:
+            reply.content[wire.COUNTED]["examples"] = 10**9
+        return reply
+
+    nodes.answers[1] = heavy
+    config = replace(CONFIG, rounds=1, max_weight=0.5)
+    run_federation(Federation(config, tmp_path / "run", (), CLASSES), nodes, lambda kind, **_: None)
+    [record] = read_rounds(tmp_path / "run")
+    assert record["examples"] == 2 * len(nodes_examples(image_folders / "site0"))
+
+
+@pytest.mark.parametrize(("most", "good"), [(None, False), (1000.0, True)])
+def test_a_site_that_sends_much_larger_values_is_refused(tmp_path, image_folders, most, good):
+    nodes = Home(tmp_path / "sites", image_folders)
+    honest = nodes.answers[1]
+
+    def poisoned(message):
+        if message.metadata.message_type != wire.FIT:
+            return honest(message)
+        update = wire.update_in(honest(message), 1)
+        sent = {
+            name: tensor * -100 for name, tensor in update.sent.items() if "running" not in name
+        }
+        return wire.update_reply(replace(update, sent=update.sent | sent), message, "float32")
+
+    nodes.answers[1] = poisoned
+    config = replace(CONFIG, rounds=1, max_growth=most)
+    federation = Federation(config, tmp_path / "run", (), CLASSES, Patience(60, 1))
+    result = run_federation(federation, nodes, lambda kind, **_: None)
+    assert (result["rounds_without"] == {}) == good
+    assert good or "among its weights, where the largest" in result["rounds_without"]["1"]["site1"]

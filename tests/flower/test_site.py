@@ -11,9 +11,10 @@ import torch
 pytest.importorskip("flwr")
 
 
+from repper.config import OPTIONS
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.flower.allowed import TRAVELS
+from repper.flower.allowed import MOST, TRAVELS
 from repper.flower.site import Site, TellableError, travelling
 from repper.methods.network import build_network, first_received
 from repper.params import digest, params_of
@@ -51,8 +52,15 @@ def test_a_site_takes_no_path_and_no_device_from_a_server(site):
         ({"client": -1}, "invalid client, round or stage number"),
         ({"last": "../x"}, "invalid client, round or stage number"),
         ({"stage": -1}, "invalid client, round or stage number"),
-        ({"settings": travelling(replace(CONFIG, image_size=4096))}, "images of 512 pixels"),
-        ({"settings": travelling(replace(CONFIG, clients=10**6))}, "at most 10000 clients"),
+        (
+            {"settings": travelling(replace(CONFIG, image_size=513))},
+            "--image-size up to 512, not 513",
+        ),
+        (
+            {"settings": travelling(replace(CONFIG, clients=10**6))},
+            "--clients up to 10000, not 100",
+        ),
+        ({"classes": "\n".join(map(str, range(10_001)))}, "--classes up to 10000, not 10001"),
     ):
         with pytest.raises(RepperError, match=why):
             site.part_in(TOLD | wrong)
@@ -130,3 +138,54 @@ def test_a_site_takes_no_other_parameters_of_an_earlier_stage_than_it_was_told_o
     assert part.whole(given, 1, digest(given)) == given
     again = part.whole({"common.bias": torch.ones(2)}, 1, digest(given))
     assert again.keys() == {*given, "common.bias"}
+
+
+@pytest.mark.parametrize("name", [n for n in TRAVELS if OPTIONS[n].kind is int])
+def test_what_a_server_asks_of_a_sites_time_and_memory_has_a_limit(site, name):
+    """Numbers that cost nothing, or are limited for every run, need none."""
+    if name in ("seed", "lr_decay_every", "views"):
+        return
+    most = MOST[name]
+    settings = json.loads(travelling(CONFIG))
+    site.part_in(TOLD | {"settings": json.dumps(settings | {name: most})})
+    higher = TOLD | {"settings": json.dumps(settings | {name: most + 1})}
+    flag = name.replace("_", "-")
+    with pytest.raises(
+        TellableError, match=f"it takes part with --{flag} up to {most}, not {most + 1}"
+    ):
+        site.part_in(higher)
+    if name != "image_size":
+        site.limits[name] = most + 1
+        site.part_in(higher)
+
+
+def test_the_owner_of_a_site_may_raise_limits(site):
+    with (site.home / "site.toml").open("a") as file:
+        file.write("epochs = 500\n")
+    assert Site.open(site.home).limits == {"epochs": 500}
+    told = TOLD | {"settings": travelling(replace(CONFIG, epochs=400))}
+    Site.open(site.home).part_in(told)
+    with pytest.raises(TellableError, match="--epochs up to 100, not 400"):
+        site.part_in(told)
+    with pytest.raises(RepperError, match="unknown limit 'epoch', did you mean 'epochs'"):
+        replace(site, limits={"epoch": 3})
+
+
+def test_a_site_is_not_asked_with_other_classes_or_test_shares(site):
+    """Its answers to several would tell which classes it has, and how many images of each."""
+    other = travelling(replace(CONFIG, test_share=0.3))
+    site.part_in(TOLD)
+    with pytest.raises(TellableError, match="asked with another --test-share before"):
+        site.part_in(TOLD | {"settings": other, "run": "cd" * 8})
+    # No list of classes asks nothing of them; the first one counts, also if it does not fit.
+    some = TOLD | {"classes": "cat\ndog"}
+    with pytest.raises(TellableError, match="a class that is not among --classes: its own log"):
+        _ = site.part_in(some).images
+    site.part_in(TOLD)
+    site.part_in(TOLD | {"classes": "dog\ncat"})
+    for run in ("ab" * 8, "cd" * 8):
+        with pytest.raises(TellableError, match="asked with another --classes before") as refused:
+            site.part_in(TOLD | {"run": run, "classes": "cat\ndog\nhorse"})
+    assert "cat" not in str(refused.value)
+    (site.home / "agreed.json").unlink()
+    site.part_in(TOLD | {"settings": other, "classes": "\n".join(CLASSES)})

@@ -148,7 +148,7 @@ def _node(options: argparse.Namespace) -> int:
     with needs("train,flower", "repper node"):
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
-        from repper.flower.site import Site
+        from repper.flower.site import SETTINGS, Site
         from repper.hardware import resolve_device
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
@@ -163,10 +163,11 @@ def _node(options: argparse.Namespace) -> int:
     resolve_device(options.device)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     public = make_site_key(home / "site.key")
+    limits = Site.open(home).limits if (home / SETTINGS).is_file() else {}
     Site(
         home, str(data), share_scores=options.share_scores,
         share_head=not options.no_common_head,
-        skip_unreadable=options.skip_unreadable, device=options.device,
+        skip_unreadable=options.skip_unreadable, device=options.device, limits=limits,
     ).save()  # fmt: skip
     print(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):\n{public}")
     if options.key_only:

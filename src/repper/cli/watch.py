@@ -26,10 +26,16 @@ class Watch:
         if kind == "gathering":
             here = ", ".join(event["present"]) or "none"
             self._say(f"waiting for {event['wanted']} sites; connected: {here}")
+            for name, why in event.get("missing", {}).items():
+                self._say(f"  {name}: {why}")
         elif kind == "begun":
             self._sites, self._rounds = event["sites"], event["rounds"]
             self._first, self._began = event["done"], time.monotonic()
             self._say(f"{len(self._sites)} sites: {', '.join(self._sites)}")
+            declared = zip(self._sites, event["images"], strict=True)
+            total = sum(event["images"]) / 100
+            each = ", ".join(f"{name} {n} ({n / total:.0f} %)" for name, n in declared)
+            self._say(f"images they say they train on: {each}")
         elif kind == "round":
             self._round(event)
         elif kind == "note":

@@ -23,6 +23,10 @@ PARTS = {"train", "test", "val", "valid", "validation"}
 """A folder with no others, and with `train`, is divided already; only train and test are used."""
 
 
+class OtherClassesError(RepperError):
+    """A folder has a class that is not among those agreed on."""
+
+
 @dataclass(frozen=True)
 class Item:
     """An image file and where it lies; `part` is train, test, or nothing if that is ours to say."""
@@ -243,7 +247,7 @@ def _classes_of_site(folder: Path, items: Sequence[Item], site: SiteFolder) -> t
     if site.classes is None:
         return tuple(own)
     if strange := [name for name in own if name not in site.classes]:
-        raise RepperError(
+        raise OtherClassesError(
             f"{folder} holds class {strange[0]!r}, which this federation does not have: its "
             f"classes are {', '.join(site.classes)}"
         )

@@ -6,6 +6,8 @@ choice, and the things it names (methods, heads, encoders) are those that the si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from repper.config import GENERAL, OPTIONS
 from repper.errors import RepperError
 from repper.heads import HEADS
@@ -20,7 +22,7 @@ FROM_SERVER = frozenset({
     "personalize", "head_input", "seed", "image_size", "test_share", "clients",
 })  # fmt: skip
 """Settings of every run that a site takes from a server."""
-OF_THE_SERVER = frozenset({"server", "init", "out"})
+OF_THE_SERVER = frozenset({"server", "init", "out", "max_weight", "max_growth"})
 """Settings of a federation that stay at its server."""
 NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
@@ -29,6 +31,15 @@ NOT_IN_A_FEDERATION = frozenset({
     "device", "tensorboard", "shift",
 })  # fmt: skip
 """The rest: the site's own business, or nothing that a federation can do."""
+
+
+MOST: Mapping[str, float] = {
+    "clients": 10_000, "classes": 10_000, "image_size": 512, "width": 4.0, "rounds": 10_000,
+    "epochs": 100, "batch": 4096, "fedrep_head_epochs": 100, "head_epochs": 1000,
+    "head_batch": 65_536, "head_hidden": 4096, "common_rounds": 1000, "common_epochs": 100,
+}  # fmt: skip
+"""The most that a server may ask of a site's time and memory, if the site does not say otherwise
+in its `site.toml`; `classes` is how many there are."""
 
 
 def is_bounded(option: Option) -> bool:

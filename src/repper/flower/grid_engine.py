@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -12,7 +13,6 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
 
 from repper.datasets.dataset import Dataset
 from repper.engines.client import Clients
@@ -21,6 +21,7 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import check
 from repper.flower import wire
+from repper.flower.replies import SMALL, Replies, Size, replies_of, size_of
 from repper.methods.network import Holds, holdings, to_send
 from repper.params import Params, digest, select
 
@@ -32,8 +33,6 @@ AT_ONCE = 64
 """Messages in one request to Flower."""
 AWAY = (3, 4, 5, 8)
 """Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, DecodeError)
-"""What Flower raises over an answer that is not made as it makes them."""
 
 UNANSWERED = "it has not answered yet"
 
@@ -122,6 +121,7 @@ class GridEngine(Engine):
 
     `nodes` gives the place of every client that can be asked now, `settings` go with every
     question, and `tell` hears of those that are waited for. Clients may decline `voluntary` stages.
+    Updates with values that have become more than `growth` times as large are refused.
     """
 
     remembers: ClassVar[bool] = False
@@ -139,8 +139,12 @@ class GridEngine(Engine):
         tell: Callable[..., None] = lambda *what, **said: None,
         declared: Mapping[int, int] | None = None,
         voluntary: Collection[int] = (),
+        growth: float = inf,
+        replies: Replies | None = None,
     ) -> None:
         self._grid = grid
+        self._growth = growth
+        self._replies = replies or replies_of(grid)
         self._nodes = nodes
         self._settings = settings
         self._holds = holds
@@ -158,7 +162,7 @@ class GridEngine(Engine):
 
         def read(reply: Message, client: int) -> Update:
             update = wire.update_in(reply, client)
-            check(update, like, number)
+            check(update, like, number, self._growth)
             declared = self._declared.get(client, update.examples)
             if update.examples != declared:
                 raise RepperError(
@@ -169,8 +173,9 @@ class GridEngine(Engine):
         told: wire.Told = {"round": number, "stage": stage}
         parcel = self._parcel(received, stage)
         yield from self._ask(
-            wire.FIT, cohort, told, parcel, read, self._patience, stage in self._voluntary
-        )
+            wire.FIT, cohort, told, parcel, read, self._patience, size_of(like),
+            stage in self._voluntary,
+        )  # fmt: skip
 
     def personalize(
         self,
@@ -217,12 +222,13 @@ class GridEngine(Engine):
         parcel: Parcel,
         read: Callable[[Message, int], Answer],
         patience: Patience,
+        size: Size = SMALL,
         voluntary: bool = False,
     ) -> Iterator[Answer | Absent]:
         """Ask each client until it has given a good answer, or can be done without.
 
         A bad answer is asked for once more: one that is bad again would be so for ever. One that
-        declines is not asked again.
+        declines is not asked again. `size` is the most that an answer may have.
         """
         own = self.told_to(clients)
 
@@ -230,7 +236,18 @@ class GridEngine(Engine):
             given, arrays = parcel.for_client(client)
             return wire.question(kind, node, self._settings | told | own[client] | given, arrays)
 
-        asking = Asking(self._grid, question)
+        with closing(Asking(self._grid, self._replies, question, size)) as asking:
+            yield from self._hear(asking, clients, parcel, read, patience, voluntary)
+
+    def _hear(
+        self,
+        asking: Asking,
+        clients: Sequence[int],
+        parcel: Parcel,
+        read: Callable[[Message, int], Answer],
+        patience: Patience,
+        voluntary: bool,
+    ) -> Iterator[Answer | Absent]:
         waiting = dict.fromkeys(clients, "it is not connected")
         willing, bad, hopeless = set(clients), set[int](), dict[int, str]()
         began, look = time.monotonic(), 0.0
@@ -297,12 +314,29 @@ class GridEngine(Engine):
         return f"too few good answers: {each}"
 
 
-class Asking:
-    """Questions to clients that are open, each at the place where its client was asked."""
+class _Open(NamedTuple):
+    """A question that was not answered yet: whom it was asked, where, and its digest."""
 
-    def __init__(self, grid: Grid, question: Callable[[int, int], Message]) -> None:
-        self._grid, self._question = grid, question
-        self._open: dict[str, tuple[int, Place]] = {}
+    client: int
+    place: Place
+    digest: str
+
+
+class Asking:
+    """Questions to clients that are open, each at the place where its client was asked.
+
+    `size` is the most that an answer may have.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        replies: Replies,
+        question: Callable[[int, int], Message],
+        size: Size = SMALL,
+    ) -> None:
+        self._grid, self._replies, self._question, self._size = grid, replies, question, size
+        self._open: dict[str, _Open] = {}
         self._asked: dict[int, Place] = {}
 
     def ask(self, places: Mapping[int, Place]) -> list[int]:
@@ -311,32 +345,34 @@ class Asking:
         reached: list[int] = []
         for first in range(0, len(new), AT_ONCE):
             part = new[first : first + AT_ONCE]
-            sent = self._grid.push_messages([self._question(c, places[c].node) for c in part])
+            questions = [self._question(client, places[client].node) for client in part]
+            digests = [wire.digest_of(question) for question in questions]
+            sent = self._grid.push_messages(questions)
             # A node that was dismissed meanwhile takes no message.
-            taken = {number: c for number, c in zip(sent, part, strict=True) if number}
-            self._open |= {number: (client, places[client]) for number, client in taken.items()}
-            self._asked |= {client: places[client] for client in taken.values()}
-            reached += taken.values()
+            taken = [one for one in zip(sent, part, digests, strict=True) if one[0]]
+            self._open |= {n: _Open(client, places[client], d) for n, client, d in taken}
+            self._asked |= {client: places[client] for _, client, _ in taken}
+            reached += [client for _, client, _ in taken]
         return reached
 
     def answers(self) -> Iterator[tuple[int, Message | Error]]:
-        """What has arrived; who is answering can be asked again.
-
-        One by one: only one is in memory at a time, and one that cannot be read spoils no other.
-        """
-        for number, (client, place) in list(self._open.items()):
-            try:
-                reply = next(iter(self._grid.pull_messages([number])), None)
-            except UNREADABLE as error:
-                answer: Message | Error = Error(0, f"its answer is unreadable: {error!r}")
-            else:
-                if reply is None:
-                    continue
-                answer = reply.error if reply.has_error() else reply
-            del self._open[number]
+        """What has arrived; who is answering can be asked again."""
+        sizes = dict.fromkeys(self._open, self._size)
+        for number, answer in self._replies.arrived(sizes):
+            client, place, digest = self._open.pop(number)
             if self._asked.get(client) == place:
                 del self._asked[client]
+            elif isinstance(answer, Error):
+                continue  # it was lost with the place, and the client has been asked elsewhere
+            if isinstance(answer, Message) and wire.answered_in(answer) != digest:
+                answer = Error(0, "it answers another question")
             yield client, answer
+
+    def close(self) -> None:
+        """No answer is wanted any more."""
+        self._replies.forget(self._open)
+        self._open.clear()
+        self._asked.clear()
 
 
 class SimulatedNodes(GridEngine):

@@ -9,7 +9,9 @@ import json
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -20,10 +22,20 @@ from flwr.serverapp import Grid
 
 from repper.config import Config
 from repper.engines.engine import Engine, Personal
+from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.files import read_json, write_atomically
 from repper.flower import wire
-from repper.flower.grid_engine import AWAY, PATIENT, Asking, GridEngine, Patience, Place
+from repper.flower.grid_engine import (
+    AWAY,
+    PATIENT,
+    UNANSWERED,
+    Asking,
+    GridEngine,
+    Patience,
+    Place,
+)
+from repper.flower.replies import Replies, replies_of
 from repper.flower.site import spec_of_sites, travelling
 from repper.methods.common import common_stages
 from repper.methods.network import Holds, holdings
@@ -57,7 +69,11 @@ class Federation:
 
 
 MOST_IMAGES = 10**9
-"""No site has more; one that says so wants to own the mean."""
+"""No site has more."""
+GROWTH = 30.0
+"""How much larger values may become in a round (`repper.params.check_growth`)."""
+MOST_SHARE = 0.5
+"""A site with a larger share of all images decides the mean, and is pointed out."""
 Tell = Callable[..., None]
 """Takes the kind of an event and what is to be said of it: `tell("round", number=3)`."""
 
@@ -69,36 +85,55 @@ class Sites:
     many images it trains on, it says itself.
     """
 
-    def __init__(self, grid: Grid, question: wire.Told, tell: Tell) -> None:
+    def __init__(self, grid: Grid, replies: Replies, question: wire.Told, tell: Tell) -> None:
         self._grid, self._tell = grid, tell
-        self._asking = Asking(grid, lambda _, node: wire.question(wire.WHO, node, question))
+        self._asking = Asking(
+            grid, replies, lambda _, node: wire.question(wire.WHO, node, question)
+        )
         self._examples: dict[int, int] = {}
         self._unfit: dict[int, Place] = {}
+        self._ended: Counter[int] = Counter()
+        self._why: dict[int, str] = {}
 
-    def ready(self) -> dict[str, int]:
-        """The declared number of examples of every site that is here, as far as known by now."""
+    def ready(self) -> tuple[dict[str, int], dict[str, str]]:
+        """The declared number of examples of every site that is here, and why others wait."""
         here = places(self._grid)
         names = {place.node: name for name, place in here.items()}
-        self._asking.ask(
+        asked = self._asking.ask(
             {
                 place.node: place
                 for place in here.values()
                 if place.node not in self._examples and self._unfit.get(place.node) != place
             }
         )
+        for node in asked:
+            self._why.setdefault(node, f"connected, but {UNANSWERED}")
         for node, reply in self._asking.answers():
             problem = self._learn(node, reply)
             if problem and node in names:
                 problem = wire.one_line(problem)
                 # It is asked again when it has been started again.
                 self._unfit[node] = here[names[node]]
+                self._why[node] = f"cannot take part: {problem}"
                 self._tell("note", text=f"{names[node]} cannot take part: {problem}")
-        return {n: self._examples[p.node] for n, p in here.items() if p.node in self._examples}
+        known = {n: self._examples[p.node] for n, p in here.items() if p.node in self._examples}
+        waiting = {n: self._why.get(p.node, "") for n, p in here.items() if n not in known}
+        return known, waiting
+
+    def close(self) -> None:
+        self._asking.close()
 
     def _learn(self, node: int, reply: Message | Error) -> str:
         """Take down what a node says; what is wrong with it, if something is."""
         if isinstance(reply, Error):
-            return "" if reply.code in AWAY else str(reply.reason)
+            if reply.code not in AWAY:
+                return str(reply.reason)
+            self._ended[node] += 1
+            count = self._ended[node]
+            often = "once" if count == 1 else f"{1 << (count.bit_length() - 1)} times or more"
+            why = wire.one_line(str(reply.reason))
+            self._why[node] = f"connected, but gave no answer, {often}; its own log says why: {why}"
+            return ""
         if problem := wire.problem_in(reply):
             return problem
         try:
@@ -134,6 +169,8 @@ class SitesEngine(GridEngine):
         patience: Patience,
         tell: Tell,
         voluntary: Collection[int],
+        growth: float = GROWTH,
+        replies: Replies | None = None,
     ) -> None:
         names = [name for name, _ in roster]
         declared = {client: examples for client, (_, examples) in enumerate(roster)}
@@ -145,7 +182,7 @@ class SitesEngine(GridEngine):
         super().__init__(
             grid, nodes, settings, holds,
             names=names.__getitem__, patience=patience, tell=tell, declared=declared,
-            voluntary=voluntary,
+            voluntary=voluntary, growth=growth, replies=replies,
         )  # fmt: skip
         self._folder = folder
 
@@ -176,8 +213,9 @@ class SitesEngine(GridEngine):
 class Roster(Clientele):
     """The sites that take part in a federation, in the order of their names, in `sites.json`."""
 
-    def __init__(self, federation: Federation, grid: Grid, tell: Tell) -> None:
+    def __init__(self, federation: Federation, grid: Grid, replies: Replies, tell: Tell) -> None:
         self._federation, self._grid, self._tell = federation, grid, tell
+        self._replies = replies
         self._found: dict[str, Any] = {}
 
     @property
@@ -197,8 +235,9 @@ class Roster(Clientele):
 
     def begin(self, folder: Path) -> None:
         run = secrets.token_hex(16)
-        sites = Sites(self._grid, {**self._question(run), "client": 0}, self._tell)
-        members = _gather(sites, self._federation, self._tell)
+        question = {**self._question(run), "client": 0}
+        with closing(Sites(self._grid, self._replies, question, self._tell)) as sites:
+            members = _gather(sites, self._federation, self._tell)
         self._found = {"run": run, "classes": list(self._federation.classes), "sites": members}
         write_atomically(folder / run_folder.SITES, json.dumps(self._found, indent=2))
 
@@ -216,6 +255,9 @@ class Roster(Clientele):
         result = folder / run_folder.RESULT
         if result.is_file() and len(read_json(result).get("personalized", ())) < len(names):
             result.unlink()  # some sites have no head yet
+
+    def counts(self, work: Work) -> Mapping[int, int]:
+        return {client: examples for client, (_, examples) in enumerate(self.members)}
 
     def facts(
         self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
@@ -243,7 +285,8 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
     config = settled(replace(federation.config, device="cpu", knn=0, data="sites"))
     federation = replace(federation, config=config)
     _check(federation)
-    roster = Roster(federation, grid, tell)
+    replies = replies_of(grid)
+    roster = Roster(federation, grid, replies, tell)
     nobody = (np.zeros(0, np.int64),) * config.clients
     classes = federation.classes or ("0", "1")  # two stand for those that only sites know
     work = make_work(config, spec_of_sites(config), Partition(nobody, nobody), classes, flip=False)
@@ -265,14 +308,20 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         return SitesEngine(
             grid, roster.members, roster.question, planned.holds, planned.folder,
             federation.patience, tell, common_stages(planned.work.stages),
+            config.max_growth or GROWTH, replies,
         )  # fmt: skip
 
     for event in carry_out(
         planned, fleet, resume=federation.resume, overwrite=federation.overwrite
     ):
         if isinstance(event, Started):
-            names = [name for name, _ in roster.members]
-            tell("begun", sites=names, rounds=planned.rounds, done=event.finished_rounds)
+            tell(
+                "begun", sites=[name for name, _ in roster.members],
+                images=[images for _, images in roster.members],
+                rounds=planned.rounds, done=event.finished_rounds,
+            )  # fmt: skip
+            if text := _too_heavy(roster.members, config):
+                tell("note", text=text)
         elif isinstance(event, RoundDone):
             tell("round", **event.record)
         elif isinstance(event, Finished):
@@ -304,16 +353,33 @@ def _check(federation: Federation) -> None:
         raise RepperError(f"--min-cohort must be 1 to {most}, the sites of a round, got {least}")
 
 
+def _too_heavy(members: Sequence[tuple[str, int]], config: Config) -> str:
+    """What to say of a site that has declared most of all images."""
+    total = sum(images for _, images in members)
+    name, images = max(members, key=lambda one: one[1])
+    if config.max_weight is not None or len(members) < 3 or images <= MOST_SHARE * total:
+        return ""
+    return (
+        f"Careful: {name} says that it has {100 * images / total:.0f} % of all images, so it "
+        f"decides the mean. Is that so? --max-weight {MOST_SHARE} limits the weight of one site"
+    )
+
+
 def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str, int]]:
     """Wait for those who are to take part; their names in order decide who is which client."""
     wanted = federation.sites
-    before: list[str] | None = None
+    before: object = None
     while True:
-        here = sites.ready()
+        here, waiting = sites.ready()
         present = [name for name in sorted(here) if not wanted or name in wanted]
-        if present != before:
-            tell("gathering", wanted=federation.config.clients, present=present)
-            before = present
+        missing = {
+            name: waiting.get(name, "not connected")
+            for name in sorted(wanted or waiting)
+            if name not in here
+        }
+        if (present, missing) != before:
+            tell("gathering", wanted=federation.config.clients, present=present, missing=missing)
+            before = present, missing
         if len(present) >= federation.config.clients:
             chosen = present[: federation.config.clients]
             return [(name, here[name]) for name in chosen]

@@ -8,10 +8,11 @@ can be given to `repper predict --run`.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ import tomli_w
 from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset, Split
-from repper.datasets.image_folder import SiteFolder, read_folder
+from repper.datasets.image_folder import OtherClassesError, SiteFolder, read_folder
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
 from repper.engines.client import Clients
 from repper.engines.engine import Personal
-from repper.errors import RepperError
+from repper.errors import RepperError, unknown
 from repper.evaluate import summarize
-from repper.files import write_atomically
-from repper.flower.allowed import TRAVELS, check_allowed
+from repper.files import read_json, write_atomically
+from repper.flower.allowed import MOST, TRAVELS, check_allowed
 from repper.hardware import resolve_device
 from repper.methods.common import common_stages
 from repper.methods.stage import stage_at
@@ -41,14 +42,16 @@ from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
 
+log = logging.getLogger("repper")
+
 SETTINGS = "site.toml"
+AGREED = "agreed.json"
+"""What a site was asked with first, and is not asked otherwise: see `Site.agree`."""
 GIVEN_FILE = "given.safetensors"
 """The parameters of earlier stages, in a site's folder of a run."""
 CHANNELS, IMAGE_SIZE = 3, 32
 ALONE = "linear"
 """What a site does last that does not share a head where others do."""
-MOST_CLIENTS, LARGEST_IMAGE = 10_000, 512
-"""What a server may ask of a site's memory and disk."""
 
 
 class TellableError(RepperError):
@@ -76,6 +79,13 @@ class Site:
     """Whether it takes part in the stage of a common head. If not, it fits a head alone."""
     skip_unreadable: bool = False
     device: str = "auto"
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What this site allows a server to ask, where that is not `allowed.MOST`."""
+
+    def __post_init__(self) -> None:
+        for name in self.limits:
+            if name not in MOST:
+                raise unknown("limit", name, MOST)
 
     @property
     def name(self) -> str:
@@ -107,18 +117,41 @@ class Site:
             raise TellableError(f"invalid run id in the request: {run!r}")
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise TellableError("invalid client, round or stage number in the request")
+        agreed = tuple(classes.split("\n")) if classes else None
+        asked = settings | {"classes": len(agreed or ())}
+        for name, most in {**MOST, **self.limits}.items():
+            if type(asked.get(name)) in (int, float) and asked[name] > most:
+                flag = f"--{name.replace('_', '-')}"
+                raise TellableError(f"it takes part with {flag} up to {most:g}, not {asked[name]}")
         config = Config(**settings, data=self.data, device=resolve_device(self.device))
         if not self.share_head and config.personalize_as() in NEED_COMMON:
             config = replace(config, overrides={client: {"personalize": ALONE}})
-        if config.clients > MOST_CLIENTS or (config.image_size or 0) > LARGEST_IMAGE:
-            raise TellableError(
-                f"it takes part with at most {MOST_CLIENTS} clients and images of {LARGEST_IMAGE} "
-                f"pixels"
-            )
         if client >= config.clients:
             raise TellableError(f"it was asked as client {client} of {config.clients}")
-        agreed = tuple(classes.split("\n")) if classes else None
+        self.agree(config.test_share, agreed)
         return Part(self, config, self.home / "runs" / run, client, agreed)
+
+    def agree(self, test_share: float, classes: Sequence[str] | None) -> None:
+        """Hold what a server could vary to learn of images from what this site answers.
+
+        From the number of training images by share of test images follow class counts, and from
+        lists of classes that a site takes or refuses, its own classes. So the first ones stay,
+        until somebody at the site removes the file.
+        """
+        path = self.home / AGREED
+        known: dict[str, Any] = read_json(path) if path.is_file() else {}
+        now: dict[str, Any] = {"test_share": test_share}
+        if classes is not None:
+            now["classes"] = sorted(set(classes))
+        for name, value in now.items():
+            if known.get(name, value) != value:
+                what = name.replace("_", "-")
+                raise TellableError(
+                    f"it was asked with another --{what} before, and from its answers to both its "
+                    f"classes could be found out: to allow it, remove {AGREED} from the site's home"
+                )
+        if not now.keys() <= known.keys():
+            write_atomically(path, json.dumps(known | now, indent=2))
 
 
 @dataclass(frozen=True)
@@ -133,13 +166,19 @@ class Part:
 
     @cached_property
     def images(self) -> Dataset:
-        found = read_folder(
-            Path(self.site.data).expanduser(),
-            image_size=self.config.image_size or IMAGE_SIZE,
-            test_share=self.config.test_share,
-            skip_unreadable=self.site.skip_unreadable,
-            site=SiteFolder(self.site.name, self.classes),
-        )
+        try:
+            found = read_folder(
+                Path(self.site.data).expanduser(),
+                image_size=self.config.image_size or IMAGE_SIZE,
+                test_share=self.config.test_share,
+                skip_unreadable=self.site.skip_unreadable,
+                site=SiteFolder(self.site.name, self.classes),
+            )
+        except OtherClassesError as error:
+            log.error("%s", error)
+            raise TellableError(
+                "it has a class that is not among --classes: its own log says which"
+            ) from error
         return replace(found, train=_in_colour(found.train), test=_in_colour(found.test))
 
     @property

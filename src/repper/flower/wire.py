@@ -6,7 +6,9 @@ The heads: parameters go out; scores and digests come back.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +24,8 @@ from repper.params import Params
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
 PARAMS, TOLD, COUNTED = "shared", "told", "counted"
+ONCE, ANSWERED = "once", "answered"
+"""A number used once in every question, and the digest of the question in every answer."""
 GIVEN = "given"
 """The digest of parameters that an earlier stage has trained, which a site is sent once."""
 FLOATS = ("float32", "float16")
@@ -51,10 +55,33 @@ def params_in(record: ArrayRecord) -> Params:
 
 def question(kind: str, node: int, told: Told, params: ArrayRecord | None = None) -> Message:
     """A message to a node."""
-    content = RecordDict({TOLD: ConfigRecord(told)})
+    once = ConfigRecord({"number": secrets.token_hex(16)})
+    content = RecordDict({TOLD: ConfigRecord(told), ONCE: once})
     if params is not None:
         content[PARAMS] = params
     return Message(content, node, kind, group_id=str(told.get("round", "")))
+
+
+def digest_of(asked: Message) -> str:
+    """What binds an answer to its question: what it asks, with which parameters, and when."""
+    content, sha = asked.content, hashlib.sha256(asked.metadata.message_type.encode())
+    for name, told in sorted(content.config_records.items()):
+        sha.update(json.dumps([name, sorted(told.items())]).encode())
+    for name, array in sorted(content.array_records.get(PARAMS, ArrayRecord()).items()):
+        sha.update(f"{name} {len(array.data)}\n".encode())
+        sha.update(array.data)
+    return sha.hexdigest()
+
+
+def answered_in(reply: Message) -> str:
+    """The digest of the question that an answer says it answers."""
+    answered = reply.content.config_records.get(ANSWERED)
+    return str(answered.get("question", "")) if answered else ""
+
+
+def _reply(content: dict[str, Any], asked: Message) -> Message:
+    answered = ConfigRecord({"question": digest_of(asked)})
+    return Message(RecordDict(content | {ANSWERED: answered}), reply_to=asked)
 
 
 def told_in(message: Message) -> Told:
@@ -82,7 +109,7 @@ def update_reply(update: Update, asked: Message, kind: str) -> Message:
     """All that leaves a client in a round, in numbers of this kind."""
     sent = {n: t.to(getattr(torch, kind)) for n, t in update.sent.items()}
     counted = MetricRecord({"examples": update.examples, "loss": update.loss})
-    return Message(RecordDict({PARAMS: arrays_of(sent), COUNTED: counted}), reply_to=asked)
+    return _reply({PARAMS: arrays_of(sent), COUNTED: counted}, asked)
 
 
 def update_in(reply: Message, client: int) -> Update:
@@ -100,7 +127,7 @@ def update_in(reply: Message, client: int) -> Update:
 
 def said(content: Told, asked: Message) -> Message:
     """An answer of plain values."""
-    return Message(RecordDict({TOLD: ConfigRecord(content)}), reply_to=asked)
+    return _reply({TOLD: ConfigRecord(content)}, asked)
 
 
 def problem_in(reply: Message) -> str:
