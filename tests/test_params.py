@@ -123,8 +123,8 @@ SENT = dict(zip(NAMES, (torch.tensor([-0.5, 1.0]), torch.zeros(2), torch.ones(2)
     ("name", "least", "kind"),
     [
         ("encoder.w", 30, "weights"),
-        ("encoder.n.running_mean", 900, "running statistics"),
-        ("encoder.n.running_var", 900, "running statistics"),
+        ("encoder.n.running_mean", 27_000, "running statistics"),
+        ("encoder.n.running_var", 27_000, "running statistics"),
         ("control:encoder.w", 1e6, "control"),
     ],
 )
@@ -140,9 +140,9 @@ def test_values_may_grow_only_so_much_in_a_round(name, least, kind):
 
 def test_what_travels_beside_weights_has_its_own_measure_once_it_is_known():
     known = SENT | {"control:encoder.w": torch.tensor([0.0, 2.0])}
-    check_growth(known | {"control:encoder.w": torch.tensor([0.0, 1800.0])}, known, 30, "")
-    with pytest.raises(RepperError, match="1.81e\\+03 among its control"):
-        check_growth(known | {"control:encoder.w": torch.tensor([0.0, 1810.0])}, known, 30, "")
+    check_growth(known | {"control:encoder.w": torch.tensor([0.0, 54_000.0])}, known, 30, "")
+    with pytest.raises(RepperError, match="5.41e\\+04 among its control"):
+        check_growth(known | {"control:encoder.w": torch.tensor([0.0, 54_100.0])}, known, 30, "")
     none = {"common.w": torch.zeros(2)}  # a head that begins with zeros
     check_growth({"common.w": torch.full((2,), 30.0)}, none, 30, "")
     with pytest.raises(RepperError, match="31 among its weights"):

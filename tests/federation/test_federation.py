@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +25,9 @@ from repper.engines.engine import one_thread
 from repper.flower.site import Site
 from repper.params import digest, load_params
 from repper.private import PrivateStore
+from repper.runs.rounds import read_rounds
 
-from .conftest import CLASSES, Federation, Process, command, result, until
+from .conftest import CLASSES, SITES, Federation, Process, command, result, until
 
 LINEAR = ("--rounds", 2, "--personalize", "linear")
 COMMON = ("--rounds", 1, "--personalize", "common", "--common-rounds", 1)
@@ -190,6 +193,66 @@ def test_two_bad_answers_end_the_federation(federation, sites, tmp_path):
     assert federation.is_over()
     assert "too few good answers: south, asked twice: it counts" in watching.said()
     assert "but declared" in watching.said()
+
+
+@pytest.fixture
+def hostile(federation, tmp_path) -> Callable[..., Process]:
+    """Starts a node of a third, admitted site, whose `deeds` by round are those of hostile.py."""
+    started = []
+
+    def start(*deeds: str) -> Process:
+        home, ca = tmp_path / "mallory", federation.home / "ca.crt"
+        server = f"127.0.0.1:{federation.port}"
+        federation.repper(
+            "node", home, "--server", server, "--data", tmp_path, "--ca", ca, "--key-only"
+        )
+        federation.repper("serve", federation.home, "--admit", f"mallory={home / 'site.pub'}")
+        script = Path(__file__).with_name("hostile.py")
+        line = [
+            sys.executable,
+            str(script),
+            server,
+            str(ca),
+            str(home / "site.key"),
+            str(tmp_path),
+            *deeds,
+        ]
+        started.append(Process(line, tmp_path / "mallory.log"))
+        started[0].says("SuperNode ID")
+        return started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+    if started:
+        federation.repper("serve", federation.home, "--revoke", "mallory")
+
+
+def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
+    federation, sites, hostile, tmp_path
+):
+    """Answers that are never uploaded, too many, too large, and those of another round."""
+    hostile("1=announce", "2=many", "3=large", "4=replay", "5=break-off")
+    watching = federation.federate(
+        tmp_path / "run", "--rounds", 6, "--personalize", "linear", "--round-timeout", 45,
+        "--min-cohort", 2, sites=("mallory", *SITES),
+    )  # fmt: skip
+    without = result(watching)["rounds_without"]
+    late = "no answer within 45 s: it has not answered yet"
+    why = {number: absent["mallory"] for number, absent in without.items()}
+    assert "parts, more than the" in why.pop("2")
+    assert "its answer is larger than the" in why.pop("3")
+    assert why == {"1": late, "4": "it answers another question", "5": late}
+    assert all(absent.keys() == {"mallory"} for absent in without.values())
+    seconds = [record["seconds"] for record in read_rounds(tmp_path / "run")]
+    assert max(seconds) < 120  # Flower itself waits three minutes for every object
+    assert "mallory 48 (33 %)" in watching.said()
+    done = (tmp_path / "done").read_text()
+    assert {"1 announce", "2 many", "3 large", "4 replay", "5 break-off", "6 good"} <= {
+        *done.splitlines()
+    }
+    until(federation.is_over, "Flower has not closed the run")
+    assert (federation.home / "link.db").stat().st_size < 3_000_000
 
 
 def test_an_unknown_node_is_refused(federation, images, tmp_path):

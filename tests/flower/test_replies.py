@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 import torch
 
@@ -217,3 +218,28 @@ def test_every_part_of_a_question_is_in_its_digest():
 def test_no_two_questions_are_the_same():
     one, two = (wire.digest_of(wire.question(wire.WHO, 0, {})) for _ in range(2))
     assert one != two
+
+
+def test_a_server_whose_database_is_locked_is_called_again(monkeypatch):
+    monkeypatch.setattr(replies, "PAUSES", (0.0,) * 3)
+    link = Link(good)
+    for name in ("PullMessages", "PullObject", "ConfirmMessageReceived", "push_messages"):
+        monkeypatch.setattr(link, name, fails(3, getattr(link, name)))
+    assert fit(link) == {0: "good"}
+    for times, status in ((1, 401), (9, 500)):
+        monkeypatch.setattr(link, "PullMessages", fails(times, link.PullMessages, status))
+        with pytest.raises(httpx.HTTPStatusError):
+            fit(link)
+
+
+def fails(times, call, status=500):
+    left = [1] * times
+
+    def answer(*args):
+        if left:
+            left.pop()
+            request = httpx.Request("POST", "https://server.example")
+            httpx.Response(status, request=request).raise_for_status()
+        return call(*args)
+
+    return answer

@@ -21,7 +21,7 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import check
 from repper.flower import wire
-from repper.flower.replies import SMALL, Replies, Size, replies_of, size_of
+from repper.flower.replies import SMALL, Replies, Size, patiently, replies_of, size_of
 from repper.methods.network import Holds, holdings, to_send
 from repper.params import Params, digest, select
 
@@ -347,7 +347,7 @@ class Asking:
             part = new[first : first + AT_ONCE]
             questions = [self._question(client, places[client].node) for client in part]
             digests = [wire.digest_of(question) for question in questions]
-            sent = self._grid.push_messages(questions)
+            sent = patiently(self._grid.push_messages, questions)
             # A node that was dismissed meanwhile takes no message.
             taken = [one for one in zip(sent, part, digests, strict=True) if one[0]]
             self._open |= {n: _Open(client, places[client], d) for n, client, d in taken}

@@ -8,9 +8,9 @@ at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from flwr.app import Error, Message
 from flwr.proto.message_pb2 import (
@@ -22,6 +22,7 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from google.protobuf.message import DecodeError
+from httpx import HTTPStatusError
 
 from repper.errors import RepperError
 from repper.params import Params
@@ -32,6 +33,25 @@ FIRST_SECONDS, SLOWEST = 60.0, 16_000
 """An upload may take so many seconds, and one more for every so many bytes that it may have."""
 CHUNK = 2**20
 """Bytes: Flower cuts arrays into pieces that are not smaller."""
+
+
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds between two calls of Flower's server while its database is locked."""
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def patiently(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
+    """Call Flower's server, and again if it has an error of its own: its database may be locked."""
+    for pause in PAUSES:
+        try:
+            return call(*args, **named)
+        except HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
+            time.sleep(pause)
+    return call(*args, **named)
 
 
 class Size(NamedTuple):
@@ -136,7 +156,8 @@ class UploadedReplies(Replies):
         if not numbers:
             return
         # Flower takes no other answer to a question from now on.
-        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        request = PullAppMessagesRequest(message_ids=numbers)
+        found = patiently(self._client.PullMessages, request)
         for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             number, root = message.metadata.reply_to_message_id, message.metadata.message_id
             if number in numbers:
@@ -169,17 +190,18 @@ class UploadedReplies(Replies):
     def _pull(self, one: str) -> bytes | None:
         grid = self._link
         request = PullObjectRequest(node=grid.node, run_id=grid.run.run_id, object_id=one)
-        found = self._client.PullObject(request)
+        found = patiently(self._client.PullObject, request)
         if not found.object_found:
             raise RepperError("its upload broke off")
         return bytes(found.object_content) if found.object_available else None
 
     def _delete(self, number: str) -> None:
         grid, upload = self._link, self._uploads.pop(number)
-        self._client.ConfirmMessageReceived(
+        patiently(
+            self._client.ConfirmMessageReceived,
             ConfirmMessageReceivedRequest(
                 node=grid.node, run_id=grid.run.run_id, message_object_id=upload.root
-            )
+            ),
         )
 
 

@@ -35,7 +35,7 @@ from repper.flower.grid_engine import (
     Patience,
     Place,
 )
-from repper.flower.replies import Replies, replies_of
+from repper.flower.replies import Replies, patiently, replies_of
 from repper.flower.site import spec_of_sites, travelling
 from repper.methods.common import common_stages
 from repper.methods.network import Holds, holdings
@@ -150,7 +150,7 @@ def places(grid: Grid) -> dict[str, Place]:
     """Where every site is that is connected now."""
     return {
         node.name or f"node {node.node_id}": Place(node.node_id, node.last_activated_at)
-        for node in grid.get_nodes()
+        for node in patiently(grid.get_nodes)
     }
 
 
