@@ -251,6 +251,8 @@ def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
     assert {"1 announce", "2 many", "3 large", "4 replay", "5 break-off", "6 good"} <= {
         *done.splitlines()
     }
+    listed = federation.repper("serve", federation.home, "--list").stdout
+    assert "mallory                        online since 20" in listed
     until(federation.is_over, "Flower has not closed the run")
     assert (federation.home / "link.db").stat().st_size < 3_000_000
 

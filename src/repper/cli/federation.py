@@ -116,7 +116,8 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"{options.revoke} is admitted no longer.")
     elif options.list:
         for site in server.sites(_say):
-            print(f"{site.name:30} {site.status}")
+            since = f" since {site.since}" if site.since else ""
+            print(f"{site.name:30} {site.status}{since}")
     else:
         server.prepare(options.host, _port(options.port), options.name)
         if options.host not in ("127.0.0.1", "::1", "localhost"):

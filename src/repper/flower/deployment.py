@@ -143,7 +143,12 @@ class Server:
         listed = self.flwr("supernode", "list", say=say)["nodes"]
         names = self._names()
         return [
-            Admitted(names.get(n["node-id"], "?"), n["node-id"], n["status"])
+            Admitted(
+                names.get(n["node-id"], "?"),
+                n["node-id"],
+                n["status"],
+                str(n.get(f"{n['status']}-at") or ""),
+            )
             for n in listed
             if n["status"] != "unregistered"
         ]
@@ -209,6 +214,8 @@ class Admitted:
     name: str
     node: str
     status: str
+    since: str = ""
+    """When it came or went last."""
 
 
 def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
