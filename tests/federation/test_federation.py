@@ -245,7 +245,7 @@ def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
     assert why == {"1": late, "4": "it answers another question", "5": late}
     assert all(absent.keys() == {"mallory"} for absent in without.values())
     seconds = [record["seconds"] for record in read_rounds(tmp_path / "run")]
-    assert max(seconds) < 120  # Flower itself waits three minutes for every object
+    assert max(seconds) < 170  # Flower itself waits three minutes for every object
     assert "mallory 48 (33 %)" in watching.said()
     done = (tmp_path / "done").read_text()
     assert {"1 announce", "2 many", "3 large", "4 replay", "5 break-off", "6 good"} <= {
