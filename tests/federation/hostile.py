@@ -1,9 +1,10 @@
 """A node with an admitted key that is no site: it speaks Flower's protocol, and answers as it likes.
 
-    python hostile.py HOST:PORT CA KEY FOLDER ROUND=DEED ...
+    python hostile.py HOST:PORT CA KEY FOLDER ROUND=DEED,DEED ...
 
-In a round it does one of these to the server; in all others, and to other questions, it answers
-well, with the parameters that it got. A file in FOLDER tells what it has done.
+Each time that it is asked in a round it does the next of these deeds. In other rounds, and to other
+questions, it answers well, with the parameters that it got. A file in FOLDER tells what it has
+done.
 
 - `announce`: an answer is announced, and nothing of it is uploaded.
 - `break-off`: all but the message itself is uploaded, object by object.
@@ -38,7 +39,7 @@ EXAMPLES = 48
 
 
 class Hostile:
-    def __init__(self, deeds: dict[int, str], folder: Path) -> None:
+    def __init__(self, deeds: dict[int, list[str]], folder: Path) -> None:
         self.deeds, self.folder = deeds, folder
         self.before: Message | None = None
 
@@ -50,7 +51,8 @@ class Hostile:
         if kind == wire.PERSONALIZE:
             return wire.said({"done": True}, asked), ""
         told = wire.told_in(asked)
-        deed = self.deeds.get(told["round"], "")
+        left = self.deeds.get(told["round"])
+        deed = left.pop(0) if left else ""
         received = wire.received_in(asked)
         if deed == "many":
             received |= {f"encoder.{n}": torch.tensor([float(n)]) for n in range(300)}
@@ -70,7 +72,8 @@ class Hostile:
 
 def main(server: str, ca: str, key: str, folder: str, *deeds: str) -> None:
     private = load_ssh_private_key(Path(key).read_bytes(), None)
-    by_round = {int(number): deed for number, deed in (deed.split("=") for deed in deeds)}
+    each = (deed.split("=") for deed in deeds)
+    by_round = {int(number): deed.split(",") for number, deed in each}
     hostile = Hostile(by_round, Path(folder))
     keys = private, private.public_key()
     with http_request_response(server, False, Path(ca).read_bytes(), keys) as connection:

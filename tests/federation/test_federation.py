@@ -232,25 +232,25 @@ def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
     federation, sites, hostile, tmp_path
 ):
     """Answers that are never uploaded, too many, too large, and those of another round."""
-    hostile("1=announce", "2=many", "3=large", "4=replay", "5=break-off")
+    hostile("1=announce", "2=many,large", "3=replay,break-off")
     watching = federation.federate(
-        tmp_path / "run", "--rounds", 6, "--personalize", "linear", "--round-timeout", 45,
+        tmp_path / "run", "--rounds", 4, "--personalize", "linear", "--round-timeout", 30,
         "--min-cohort", 2, sites=("mallory", *SITES),
     )  # fmt: skip
     without = result(watching)["rounds_without"]
-    late = "no answer within 45 s: it has not answered yet"
-    why = {number: absent["mallory"] for number, absent in without.items()}
-    assert "parts, more than the" in why.pop("2")
-    assert "its answer is larger than the" in why.pop("3")
-    assert why == {"1": late, "4": "it answers another question", "5": late}
     assert all(absent.keys() == {"mallory"} for absent in without.values())
+    assert without.pop("2")["mallory"].startswith("its answer is larger than the")
+    late = {"mallory": "no answer within 30 s: it has not answered yet"}
+    assert without == {"1": late, "3": late}
+    said = watching.said()
+    assert "asking mallory again: its answer has 655 parts, more than the" in said
+    assert "asking mallory again: it answers another question" in said
+    assert "mallory 48 (34 %)" in said
     seconds = [record["seconds"] for record in read_rounds(tmp_path / "run")]
     assert max(seconds) < 170  # Flower itself waits three minutes for every object
-    assert "mallory 48 (33 %)" in watching.said()
-    done = (tmp_path / "done").read_text()
-    assert {"1 announce", "2 many", "3 large", "4 replay", "5 break-off", "6 good"} <= {
-        *done.splitlines()
-    }
+    done = (tmp_path / "done").read_text().splitlines()
+    deeds = ("1 announce", "2 many", "2 large", "3 replay", "3 break-off", "4 good")
+    assert [line for line in done if line in deeds] == [*deeds, "4 good"]  # and its head
     listed = federation.repper("serve", federation.home, "--list").stdout
     assert "mallory                        online since 20" in listed
     until(federation.is_over, "Flower has not closed the run")
