@@ -16,6 +16,12 @@ RULES: Registry[type[Rule]] = Registry(
         "fedadam": "repper.rules.adaptive:FedAdam",
         "fedyogi": "repper.rules.adaptive:FedYogi",
         "window": "repper.rules.window:Window",
+        "median": "repper.rules.robust:Median",
+        "trimmed": "repper.rules.robust:TrimmedMean",
+        "krum": "repper.rules.robust:Krum",
+        "multikrum": "repper.rules.robust:MultiKrum",
+        "geometric": "repper.rules.robust:GeometricMedian",
+        "clip": "repper.rules.robust:NormClip",
     },
     own="repper.rules.rule:Rule",
 )

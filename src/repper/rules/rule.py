@@ -33,6 +33,9 @@ class Rule(Settled, ABC):
     """Whether it takes updates one at a time and forgets each: memory does not grow with the
     cohort. A rule that needs all of them at once gets them as a tuple."""
 
+    def check(self, clients: int) -> None:
+        """Refuse rounds of so few clients that the rule cannot work."""
+
     def init(self, weights: Params) -> Params:
         """The state before the first round."""
         return {}

@@ -22,12 +22,12 @@ from repper.federate import Limits, Served, begin
 from repper.hardware import resolve_device, resolve_precision
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
-from repper.methods.stage import rounds_of, stage_at
+from repper.methods.stage import Stage, cohort_size, rounds_of, stage_at
 from repper.names import is_encoder, is_weight
 from repper.params import Params, clone, load_params, params_of, select
 from repper.partition import Partition, hold_out, read_partition
 from repper.registry import blaming, is_reference
-from repper.rules import Rule
+from repper.rules import Mean, Rule
 from repper.runs import run_folder
 from repper.runs.build import (
     build_partition,
@@ -212,10 +212,17 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     spec = spec_of(config, data.channels, data.size)
     work = make_work(config, spec, partition, data.classes, data.flip)
     networks, rule = initial_networks(config, work), config.build_rule()
+    check_cohorts(rule, work.stages)
     if config.sources:
-        try_out(work, rule)
+        try_out(work, rule if is_reference(config.server) else Mean())
     dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition.settings))
     return Plan(config, folder, work, networks, rule, dealt).in_folder()
+
+
+def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:
+    """Refuse stages whose rounds have too few clients for the server's rule."""
+    for stage in stages:
+        rule.check(cohort_size(len(stage.clients), stage.participation))
 
 
 def settled(config: Config) -> Config:
