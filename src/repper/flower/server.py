@@ -46,7 +46,14 @@ from repper.registry import is_reference
 from repper.runs import run_folder
 from repper.runs.build import build_stages
 from repper.runs.execute import Finished, RoundDone, Started, carry_out
-from repper.runs.plan import Clientele, Plan, initial_networks, make_work, settled
+from repper.runs.plan import (
+    Clientele,
+    Plan,
+    check_cohorts,
+    initial_networks,
+    make_work,
+    settled,
+)
 from repper.runs.rounds import read_rounds
 from repper.things import KINDS_OF_THINGS
 
@@ -297,6 +304,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
             f"--init does not reach: leave it out"
         )
     networks, rule = initial_networks(config, work), config.build_rule()
+    check_cohorts(rule, work.stages)
     if any(network.classifier is not None for network in networks) and not federation.classes:
         raise RepperError(
             f"{config.method} trains heads over all classes, so all sites must know the same ones: "
