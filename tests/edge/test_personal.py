@@ -151,8 +151,8 @@ def test_a_test_folder_is_what_a_model_is_tested_on(repper, place, tmp_path):
     assert said["test"] == alone
     assert alone == answer(repper("evaluate", "m", "--images", "all", "--json"))
     shown = repper(*command, "--overwrite").stdout
-    assert "held out in 5 parts" in shown
-    assert f"accuracy {alone['accuracy']:.2f} % on 80 photos" in shown
+    assert "held-out accuracy " in shown
+    assert f"test accuracy {alone['accuracy']:.2f} % on 80 photos" in shown
 
 
 def test_a_test_photo_that_cannot_be_read_leaves_no_model(repper, place, tmp_path):
@@ -261,7 +261,7 @@ def test_photos_known_before_are_not_encoded_again(repper, model, photos, place,
     shutil.copytree(place / "more", photos, dirs_exist_ok=True)
     said = repper("add", model, "--images", photos)
     assert encoded == [12]
-    assert "12 photos were new; features of 60 were known" in said.stdout
+    assert "60 of these photos were known already; 12 new ones" in said.stdout
 
 
 def test_a_changed_class_counts_from_then_on(model, photos, encoded):

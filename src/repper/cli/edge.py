@@ -128,30 +128,43 @@ def _tell(done: Personalized, as_json: bool) -> None:
         print(json.dumps(answer))
         return
     total, classes = sum(done.counts.values()), len(done.counts)
-    print(f"{done.head} head on {total} photos of {classes} classes")
+    print(f"fitted a {done.head} head on {total} photos of {classes} classes")
     if done.added is not None and done.added.known:
-        print(f"{done.added.new} photos were new; features of {done.added.known} were known")
+        print(
+            f"{done.added.known} of these photos were known already; {done.added.new} new ones "
+            f"went through the encoder"
+        )
     if held is not None:
         print(
-            f"accuracy {figure(held.accuracy)} % on {held.photos} of these photos, held out in "
-            f"{held.folds} parts in turn"
+            f"held-out accuracy {figure(held.accuracy)} %: {held.photos} photos in {held.folds} "
+            f"parts, each part classified by a head that was fitted on the other parts"
         )
     if tested is not None:
-        _print_evaluation(tested)
+        _print_evaluation(tested, "test accuracy")
     print(f"Model: {done.folder}")
 
 
 def _add_change(add: AddCommand) -> None:
-    more = add("add", "add photos to a model; only these go through the encoder", _more)
+    more = add(
+        "add", "add photos to a model and fit its head again; known photos cost nothing", _more
+    )
     more.add_argument("model", type=path, metavar="MODEL", help="model folder")
     more.add_argument(
         "--images", required=True, type=path, metavar="DIR", help="a folder of photos per class"
     )
     more.add_argument("--skip-unreadable", action="store_true", help=SKIP)
     more.add_argument("--json", action="store_true", help="print one line of JSON")
-    less = add("remove", "make a model forget photos or whole classes", _less)
+    less = add(
+        "remove", "make a model forget photos or whole classes, and fit its head again", _less
+    )
     less.add_argument("model", type=path, metavar="MODEL", help="model folder")
-    less.add_argument("photos", nargs="*", type=path, metavar="PHOTO", help="the same files")
+    less.add_argument(
+        "photos",
+        nargs="*",
+        type=path,
+        metavar="PHOTO",
+        help="files or folders of photos it learned from",
+    )
     less.add_argument(
         "--class", dest="classes", action="append", default=[], metavar="NAME",
         help="a whole class; may be given several times",
@@ -282,22 +295,24 @@ def _as_json(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _print_evaluation(found: Evaluation) -> None:
+def _print_evaluation(found: Evaluation, name: str = "accuracy") -> None:
     for one in found.unreadable:
         print(f"note: left out {one}, which cannot be read", file=sys.stderr)
     if found.accuracy is not None and found.interval is not None:
         low, high = found.interval
         print(
-            f"accuracy {figure(found.accuracy)} % on {found.photos} photos "
+            f"{name} {figure(found.accuracy)} % on {found.photos} photos "
             f"(95 % interval {figure(low)} to {figure(high)})"
         )
         if found.called_unknown is not None:
-            print(f"{found.called_unknown} of these photos would be called unknown")
+            print(
+                f"{found.called_unknown} of these photos would be answered with `unknown`, which "
+                f"the accuracy does not count"
+            )
     if found.strangers:
-        said = (
-            "" if found.strangers_unknown is None else f": {found.strangers_unknown} called unknown"
-        )
-        print(f"{found.strangers} photos of classes that the model does not know{said}")
+        far = found.strangers_unknown
+        said = "the model has no rule for `unknown`" if far is None else f"{far} called unknown"
+        print(f"{found.strangers} photos of classes that the model does not know: {said}")
 
 
 def _print_confusion(found: Evaluation) -> None:
@@ -322,8 +337,15 @@ def _print_confusion(found: Evaluation) -> None:
 def _add_play(add: AddCommand) -> None:
     play = add("play", "teach and try a model in the browser, without any network", _play)
     play.add_argument("model", type=path, metavar="MODEL", help="model folder")
-    play.add_argument("--html", type=path, metavar="FILE", help="write the page, and stop")
-    play.add_argument("--port", default="0", metavar="N", help="of this machine (default: any)")
+    play.add_argument(
+        "--html",
+        type=path,
+        metavar="FILE",
+        help="write the page to one file that needs no server, and stop",
+    )
+    play.add_argument(
+        "--port", default="0", metavar="N", help="port on this machine (default: any free one)"
+    )
     play.add_argument("--no-browser", action="store_true", help="print the address only")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from repper.edge.model_folder import (
     ENCODER,
@@ -142,9 +143,10 @@ class _Fitted:
         names = tuple(counts)
         labels = np.array([names.index(label) for label in album.labels], np.int64)
         x = album.features
-        tested, temperature = held_out(make_head(kind, settings, seed), x, labels)
-        head = fit_head(make_head(kind, settings, seed), x, labels, names, encoder.digest)
-        rule = fit_unknown(x, labels, encoder.digest) if unknown else None
+        with threadpool_limits(1):  # matrices are small: more threads wait for one another
+            tested, temperature = held_out(make_head(kind, settings, seed), x, labels)
+            head = fit_head(make_head(kind, settings, seed), x, labels, names, encoder.digest)
+            rule = fit_unknown(x, labels, encoder.digest) if unknown else None
         return cls(album, cooled(head, temperature), rule, tested, settings, seed, tuple(warnings))
 
     def notes(self, encoder: OnnxEncoder, sha256: str, files: Mapping[str, str]) -> ModelNotes:
