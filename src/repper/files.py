@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 import unicodedata
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,35 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise RepperError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process is changing; the lock ends with the process.
+
+    It leaves no file behind. Windows has no such lock: there, two commands may disturb each other.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise RepperError(f"cannot open {folder}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RepperError(
+                f"another command is changing {folder}: wait until it is done"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(opened)
 
 
 def check_one_of(resume: bool, overwrite: bool) -> None:

@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import Unknown
 from repper.errors import RepperError
+from repper.files import alone_in
 from repper.heads import DEVICE_HEADS
 from repper.personal.album import read_album
 from repper.personal.classifier import PersonalClassifier
@@ -426,6 +429,18 @@ def test_a_crash_leaves_the_old_model(model, place, monkeypatch, moment):
     assert len(content(model)) == 5  # nothing is left of the crashes
 
 
+def test_a_full_disk_leaves_the_old_model_and_nothing_else(model, place, monkeypatch):
+    before = content(model)
+
+    def full(*_):
+        raise RepperError("cannot write model.json: No space left on device")
+
+    monkeypatch.setattr(ModelNotes, "write", full)
+    with pytest.raises(RepperError, match="No space"):
+        add(model, place / "more")
+    assert content(model) == before
+
+
 def test_a_crash_leaves_no_folder_that_was_not_there(photos, place, tmp_path, monkeypatch):
     def stop(*_):
         raise PowerError
@@ -434,6 +449,29 @@ def test_a_crash_leaves_no_folder_that_was_not_there(photos, place, tmp_path, mo
     with pytest.raises(PowerError):
         personalize(place / "encoder.onnx", photos, tmp_path / "m")
     assert {path.name for path in tmp_path.iterdir()} == {"photos"}
+
+
+def test_two_commands_do_not_change_a_model_at_once(repper, model, photos, place, tmp_path):
+    before = content(model)
+    with alone_in(model):
+        for command in (
+            ("add", model, "--images", place / "more"),
+            ("remove", model, "--class", "6"),
+            ("personalize", "--encoder", place / "encoder.onnx", "--images", photos, "--out", model,
+             "--overwrite"),
+        ):  # fmt: skip
+            refused(repper(*command), "another command is changing")
+        assert content(model) == before
+        assert repper("predict", model, files(photos)[0]).returncode == 0
+    assert add(model, place / "more").counts == dict.fromkeys(CLASSES, 18)
+    (tmp_path / ".new.tmp").mkdir()
+    with (
+        alone_in(tmp_path / ".new.tmp"),
+        pytest.raises(RepperError, match="another command is changing"),
+    ):
+        personalize(place / "encoder.onnx", photos, tmp_path / "new")
+    assert personalize(place / "encoder.onnx", photos, tmp_path / "new").counts["6"] == 15
+    assert not (tmp_path / ".new.tmp").exists()
 
 
 # Photos as people have them
@@ -506,6 +544,17 @@ def test_a_huge_photo_is_read(repper, model, tmp_path):
     Image.new("L", (6000, 4000), 200).save(tmp_path / "huge.jpg")
     [row] = answer(repper("predict", model, "huge.jpg", "--json"))["predictions"]
     assert row["unknown"]
+
+
+def test_a_photo_made_to_fill_the_memory_is_refused(repper, model, tmp_path):
+    def chunk(kind, data):
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 1, 0, 0, 0, 0))
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b""))
+    refused(repper("predict", model, "bomb.png"), "more than 178 million pixels")
 
 
 def unreadable_photos(folder):
@@ -953,9 +1002,48 @@ def test_a_whole_head_file_that_does_not_fit_together_is_refused(tmp_path, model
         replace(head, arrays=head.arrays | arrays).save(tmp_path / "h.safetensors")
         with pytest.raises(RepperError, match="damaged"):
             read_head(tmp_path / "h.safetensors")
-    replace(head, names=("a",)).save(tmp_path / "h.safetensors")
-    with pytest.raises(RepperError, match="damaged"):
-        read_head(tmp_path / "h.safetensors")
+    nan = {"weight": np.full_like(head.arrays["weight"], np.nan)}
+    for changed in (
+        replace(head, names=("a",)),
+        replace(head, names=(1, 2, 3, 4)),
+        replace(head, classes=("0", "1", "2", "3")),
+        replace(head, arrays=head.arrays | nan),
+    ):
+        changed.save(tmp_path / "h.safetensors")
+        with pytest.raises(RepperError, match="damaged"):
+            read_head(tmp_path / "h.safetensors")
+
+
+@pytest.mark.parametrize("part", ["head", "unknown", "photos"])
+def test_numbers_that_numpy_does_not_have_are_refused(repper, model, place, part):
+    path = model / f"{part}.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    first = next(name for name in header if name != "__metadata__")
+    start, end = header[first]["data_offsets"]
+    header[first] |= {"dtype": "BF16", "shape": [(end - start) // 2]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    command = ("add", model, "--images", place / "more")
+    if part != "photos":
+        command = ("predict", model, files(place / "tests")[0])
+    refused(repper(*command), path.name, "damaged")
+
+
+def test_a_graph_that_is_no_encoder_is_refused(repper, place, photos, tmp_path):
+    for wrong in (pixel_encoder(channels=2), pixel_encoder(digest="")):
+        (tmp_path / "wrong.onnx").write_bytes(wrong)
+        refused(
+            repper("personalize", "--encoder", "wrong.onnx", "--images", photos, "--out", "m"),
+            "is not an encoder of repper",
+        )
+    os.mkfifo(tmp_path / "pipe.onnx")
+    refused(
+        repper("personalize", "--encoder", "pipe.onnx", "--images", photos, "--out", "m"),
+        "it is not a file",
+    )
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize(

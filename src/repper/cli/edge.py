@@ -128,7 +128,7 @@ def _tell(done: Personalized, as_json: bool) -> None:
         print(json.dumps(answer))
         return
     total, classes = sum(done.counts.values()), len(done.counts)
-    print(f"fitted a {done.head} head on {total} photos of {classes} classes")
+    print(f"fitted on {total} photos of {classes} classes (head: {done.head})")
     if done.added is not None and done.added.known:
         print(
             f"{done.added.known} of these photos were known already; {done.added.new} new ones "

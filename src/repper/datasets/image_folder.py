@@ -19,6 +19,7 @@ from repper.errors import RepperError
 from repper.files import is_text
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+CLIENTS_HINT = "; for a folder per client, use --partition folders"
 PARTS = {"train", "test", "val", "valid", "validation"}
 """A folder with no others, and with `train`, is divided already; only train and test are used."""
 
@@ -121,7 +122,8 @@ def class_files(folder: Path) -> list[tuple[str, str, str]]:
     """Path, class and part (train, test, or nothing) of the images of a folder of classes."""
     _check_folder(folder)
     try:
-        return [(item.file.path, item.label, item.part) for item in _by_class(folder)]
+        found = list(_by_class(folder, hint=""))
+        return [(item.file.path, item.label, item.part) for item in found]
     except OSError as error:
         raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
 
@@ -143,13 +145,15 @@ def _by_client(folder: Path) -> list[Item]:
     return items
 
 
-def _by_class(folder: Path, client: str = "", divided: bool = False) -> Iterator[Item]:
+def _by_class(
+    folder: Path, client: str = "", divided: bool = False, hint: str = CLIENTS_HINT
+) -> Iterator[Item]:
     names, images = _listed(folder)
     if not names:
         found = f"{len(images)} images but no class folders" if images else "no folders of images"
         raise RepperError(f"{folder} holds {found}: put the images of each class into a folder")
     if not divided and not _divides(names):
-        yield from _classes_in(folder, "", client)
+        yield from _classes_in(folder, "", client, hint)
         return
     by_part = {name.lower(): name for name in names}
     if len(by_part) < len(names):
@@ -158,19 +162,19 @@ def _by_class(folder: Path, client: str = "", divided: bool = False) -> Iterator
         raise RepperError(f"{folder} holds {names[0]} but no train: put both, or class folders")
     for part in ("train", "test"):
         if part in by_part:
-            yield from _classes_in(folder / by_part[part], part, client)
+            yield from _classes_in(folder / by_part[part], part, client, hint)
 
 
 def _divides(names: Sequence[str]) -> bool:
     return bool(names) and {name.lower() for name in names} <= PARTS
 
 
-def _classes_in(folder: Path, part: str, client: str) -> Iterator[Item]:
+def _classes_in(folder: Path, part: str, client: str, hint: str) -> Iterator[Item]:
     names, _ = _listed(folder)
     for name in names:
         deeper, images = _listed(folder / name)
         if deeper:
-            hint = "" if client else "; for a folder per client, use --partition folders"
+            hint = "" if client else hint
             raise RepperError(f"{folder / name} should hold images, but holds folders{hint}")
         if not images and not client:
             raise RepperError(f"class {name!r} has no images ({', '.join(ENDINGS)}) in {folder}")

@@ -27,8 +27,12 @@ def read_image(path: Path, channels: int, size: int) -> NDArray[np.uint8]:
         with _quiet():
             return _decode(path, channels, size)
     except Exception as error:  # a damaged image can make Pillow raise nearly anything
-        missing = isinstance(error, FileNotFoundError)
-        reason = "there is no such file" if missing else "it is not an image that can be read"
+        reason = "it is not an image that can be read"
+        if isinstance(error, FileNotFoundError):
+            reason = "there is no such file"
+        elif isinstance(error, Image.DecompressionBombError):
+            most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6
+            reason = f"it has more than {most} million pixels; make it smaller first"
         raise RepperError(f"cannot read image {path}: {reason}") from error
 
 

@@ -37,13 +37,27 @@ class OnnxEncoder:
                 f"pip install --upgrade onnxruntime ({str(error).splitlines()[0]})"
             ) from error
         notes = read_notes(data)
-        self.digest = notes["repper.encoder"]
+        self.digest = notes.get("repper.encoder", "")
         self.precision = notes.get("repper.precision", "fp32")
         self.architecture = notes.get("repper.architecture", "unknown")
         self.origin = notes.get("repper.origin", "unknown")
-        shape: list[Any] = self._session.get_inputs()[0].shape
-        self.size, self.channels = int(shape[1]), int(shape[3])
-        self.features = int(self._session.get_outputs()[0].shape[1])
+        given, made = self._session.get_inputs(), self._session.get_outputs()
+        shapes: list[Any] = [*given[0].shape, *made[0].shape] if given and made else []
+        match shapes:
+            case [_, int(size), int(width), int(channels), _, int(features)] if (
+                (given[0].name, given[0].type, made[0].name)
+                == ("images", "tensor(uint8)", "features")
+                and len(given) == len(made) == 1
+                and size == width
+                and channels in (1, 3)
+                and self.digest
+            ):
+                self.size, self.channels, self.features = size, channels, features
+            case _:
+                raise RepperError(
+                    f"{name} is not an encoder of repper: it does not turn images (uint8) into "
+                    f"features; export it again"
+                )
 
     @classmethod
     def open(cls, path: Path) -> OnnxEncoder:

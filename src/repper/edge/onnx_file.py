@@ -15,6 +15,7 @@ from repper.errors import RepperError
 
 ENCODER_FORMAT = "repper-encoder-1"
 CLASSIFIER_FORMAT = "repper-classifier-1"
+HUB_FORMAT = "repper-hub-1"
 SHA256 = "repper.sha256"
 MARK = b"\x0a\x0drepper.sha256\x12\x40"
 """What stands before the 64 characters: protobuf's tags and lengths, and the key."""
@@ -23,12 +24,18 @@ _PRODUCER = b"\x12\x06repper"
 """How a file of ours begins, after the version of ONNX: the name of who made it."""
 _NOTES = 14
 """The number of `metadata_props` in ONNX's message."""
-_KINDS = {ENCODER_FORMAT: "an encoder", CLASSIFIER_FORMAT: "a classifier in one file"}
+_KINDS = {
+    ENCODER_FORMAT: "an encoder",
+    CLASSIFIER_FORMAT: "a classifier in one file",
+    HUB_FORMAT: "a model for Hugging Face",
+}
 
 
 def verified(path: Path, format: str = ENCODER_FORMAT) -> bytes:
     """The bytes of an exported encoder (or of another `format`); one that is damaged is refused."""
     try:
+        if path.exists() and not path.is_file():
+            raise RepperError(f"cannot read {path}: it is not a file")  # a pipe would wait
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise RepperError(f"there is no file {path}") from error

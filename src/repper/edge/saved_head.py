@@ -107,6 +107,12 @@ class SavedHead:
 
     def _fits_together(self) -> bool:
         """Whether the arrays can be multiplied, and give a score for every class."""
+        if not all(isinstance(name, str) for name in self.names):
+            return False
+        if not all(type(label) is int for label in self.classes):
+            return False
+        if not all(np.isfinite(array).all() for array in self.arrays.values()):
+            return False
         one = np.zeros((1, len(self.arrays["mean"])), np.float32)
         count = (1, len(self.classes))
         return self.scores(one).shape == count and len(self.names) == len(self.classes)
@@ -139,7 +145,7 @@ def read_head(path: Path) -> SavedHead:
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except FileNotFoundError as error:
         raise RepperError(f"there is no head file {path}") from error
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise RepperError(f"{path} is damaged or not a head file ({error})") from error
     if header.get("format") != _FORMAT or set(arrays) != set(
         SHAPES.get(header.get("shape", ""), ())

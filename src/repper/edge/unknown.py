@@ -62,7 +62,7 @@ def read_unknown(path: Path, encoder: str) -> Unknown:
         with safe_open(str(path), framework="np") as file:
             header = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise RepperError(f"{path} is missing or damaged ({error})") from error
     whole = (
         set(arrays) == set(TENSORS)

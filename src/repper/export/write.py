@@ -23,7 +23,7 @@ from repper.edge.model_folder import (
     ModelNotes,
     read_model,
 )
-from repper.edge.onnx_file import CLASSIFIER_FORMAT, ENCODER_FORMAT, verified
+from repper.edge.onnx_file import CLASSIFIER_FORMAT, ENCODER_FORMAT, HUB_FORMAT, verified
 from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.encoders.encoder import features_of
 from repper.errors import RepperError
@@ -265,7 +265,7 @@ def _write_hub(
     features: Array,
 ) -> int:
     both = joined(graph, head_graph(head, LOGITS), {FEATURES: FEATURES})
-    data = sealed(both, _notes(subject, "repper-hub-1", head.encoder, precision))
+    data = sealed(both, _notes(subject, HUB_FORMAT, head.encoder, precision))
     running = session(data)
     scores = head.scores(features)
     _same(folder, scores, lambda i: outputs_of(running, i, pixels=True), evidence)

@@ -137,6 +137,13 @@ class Album:
         features = {"features": np.ascontiguousarray(self.features, np.float32)}
         write_atomically(path, save(features, metadata=header))
 
+    def _fits_together(self, width: int) -> bool:
+        """Whether every photo has features, a digest, a class and a name."""
+        columns = self._columns()
+        texts = all(isinstance(text, str) for column in columns for text in column)
+        lengths = {len(column) for column in columns} == {len(self.features)}
+        return texts and lengths and self.features.shape[1:] == (width,)
+
     def _columns(self) -> list[list[str]]:
         return [list(self.digests), list(self.labels), list(self.names)]
 
@@ -164,7 +171,8 @@ def read_album(path: Path, encoder: OnnxEncoder) -> Album:
         columns = [tuple(json.loads(header[name])) for name in ("digests", "labels", "names")]
         album = Album(header["encoder"], features, *columns)
         whole = header["format"] == FORMAT and album.digest() == header["digest"]
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        whole = whole and album._fits_together(encoder.features)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise RepperError(f"{path} is missing or damaged: fit the model again") from error
     if not whole or album.encoder != encoder.digest:
         raise RepperError(f"{path} is damaged, or of another encoder: fit the model again")

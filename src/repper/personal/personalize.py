@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +35,7 @@ from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead
 from repper.edge.unknown import Unknown
 from repper.errors import RepperError
-from repper.files import write_atomically
+from repper.files import alone_in, write_atomically
 from repper.personal.album import Added, Album, empty_album, read_album
 from repper.personal.evaluation import Evaluation, tested_on
 from repper.personal.fit import (
@@ -85,35 +86,40 @@ def personalize(
     network = OnnxEncoder(data, str(encoder))
     make_head(head, settings, seed)  # a wrong setting is an error before anything is read
     photos = photos_in(images)
-    album = empty_album(network)
-    if out.exists():
-        album = _known(out, network, overwrite)
     learned = [photo for photo in photos if photo.part != "test"]
-    album, added = album.with_photos(learned, network, only=True, skip_unreadable=skip_unreadable)
-    fitted = _Fitted.of(album, network, head, settings or {}, seed, unknown)
     tests, tested = [photo for photo in photos if photo.part == "test"], None
-    if tests:
-        tested = tested_on(network, fitted.head, fitted.unknown, tests, skip_unreadable)
-    _write(out, fitted, network, data)
+    with alone_in(out) if out.is_dir() else nullcontext():
+        album = _known(out, network, overwrite) if out.exists() else empty_album(network)
+        album, added = album.with_photos(
+            learned, network, only=True, skip_unreadable=skip_unreadable
+        )
+        fitted = _Fitted.of(album, network, head, settings or {}, seed, unknown)
+        if tests:
+            tested = tested_on(network, fitted.head, fitted.unknown, tests, skip_unreadable)
+        _write(out, fitted, network, data)
     return replace(fitted.told(out, added), tested=tested)
 
 
 def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personalized:
     """More photos, a folder per class, which may be new ones; only these go through the encoder."""
-    opened, album = _open(model)
     photos = [photo for photo in photos_in(images) if photo.part != "test"]
-    album, added = album.with_photos(photos, opened.encoder, skip_unreadable=skip_unreadable)
-    return _refit(opened, album, added)
+    _ = read_model(model)  # what is no model cannot be kept for oneself
+    with alone_in(model):
+        opened, album = _open(model)
+        album, added = album.with_photos(photos, opened.encoder, skip_unreadable=skip_unreadable)
+        return _refit(opened, album, added)
 
 
 def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = ()) -> Personalized:
     """Forget photos, given as the same files, and whole classes."""
-    opened, album = _open(model)
-    digests = {digest_of(path): path for path in files_of(photos)}
-    for digest, path in digests.items():
-        if digest not in album.digests:
-            raise RepperError(f"{path} is not among the photos of {model}")
-    return _refit(opened, album.without(digests, classes), None)
+    _ = read_model(model)
+    with alone_in(model):
+        opened, album = _open(model)
+        digests = {digest_of(path): path for path in files_of(photos)}
+        for digest, path in digests.items():
+            if digest not in album.digests:
+                raise RepperError(f"{path} is not among the photos of {model}")
+        return _refit(opened, album.without(digests, classes), None)
 
 
 @dataclass(frozen=True)
@@ -190,13 +196,20 @@ class _Fitted:
         sha256 = hashlib.sha256(data).hexdigest()
         files = {name: _free(folder, name, part.digest()) for name, part in parts.items()}
         files[ENCODER] = _free(folder, ENCODER, sha256)
-        if (folder / ENCODER).is_file() and (folder / ENCODER).read_bytes() == data:
+        has_encoder = (folder / ENCODER).is_file() and (folder / ENCODER).read_bytes() == data
+        if has_encoder:
             files[ENCODER] = ENCODER
-        else:
-            write_atomically(folder / files[ENCODER], data)
-        for name, part in parts.items():
-            part.save(folder / files[name])
-        self.notes(encoder, sha256, files).write(folder)
+        new = [folder / name for name in files.values() if not (folder / name).exists()]
+        try:
+            if not has_encoder:
+                write_atomically(folder / files[ENCODER], data)
+            for name, part in parts.items():
+                part.save(folder / files[name])
+            self.notes(encoder, sha256, files).write(folder)
+        except RepperError:  # such as a full disk: the old model stays as it was
+            for path in new:
+                path.unlink(missing_ok=True)
+            raise
         for path in folder.iterdir():
             if path.name not in (MODEL, *files.values()) and _is_ours(path.name):
                 path.unlink(missing_ok=True)
@@ -272,15 +285,16 @@ def _write(folder: Path, fitted: _Fitted, encoder: OnnxEncoder, data: bytes) -> 
         fitted.save(folder, encoder, data)
         return
     made = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(made, ignore_errors=True)
     try:
-        made.mkdir(parents=True)
-        fitted.save(made, encoder, data)
-        made.replace(folder)
+        made.mkdir(parents=True, exist_ok=True)
+        with alone_in(made):  # what is in it is what a killed command has left
+            try:
+                fitted.save(made, encoder, data)
+                made.replace(folder)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
         raise RepperError(f"cannot write {folder}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _free(folder: Path, name: str, digest: str) -> str:
