@@ -21,6 +21,7 @@ export class App {
     this.model = null;
     this.encoderBytes = null;
     this.isReady = false;
+    this.starting = null;
     this.fitted = null; // {ids, weight, bias, measured, folds, curve, unknown}
     this.fitting = null; // the share that is done, or null
     this.fitKey = "";
@@ -59,9 +60,16 @@ export class App {
 
   async startGiven(given) {
     const bytes = (text) => (text ? fromBase64(text) : null);
-    await this.start({
+    this.starting = this.start({
       model: given.model, encoder: bytes(given.encoder), head: bytes(given.head), unknown: bytes(given.unknown),
     });
+    await this.starting;
+  }
+
+  /** Resolves when the encoder has started: photos that come earlier wait for it. */
+  async ready() {
+    if (!this.isReady) await this.starting;
+    if (!this.isReady) throw new Refused("This page holds no encoder yet: open a zip file of a whole model first.");
   }
 
   /** A head and the rule for unknown photos from bytes, checked; null without a head. */
@@ -142,7 +150,7 @@ export class App {
 
   /** Read files of groups [{name, files, known}] one after the other: [{name, photos}]. */
   async readGroups(groups) {
-    if (!this.isReady) throw new Refused("Wait until the encoder has started.");
+    await this.ready();
     const all = groups.reduce((sum, group) => sum + group.files.length, 0);
     const progress = this.reading ?? { done: 0, all: 0 };
     progress.all += all;
@@ -333,7 +341,7 @@ export class App {
     const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
     const isZip = start[0] === 0x50 && start[1] === 0x4b;
     if (isZip) return this.openZip(file);
-    if (!this.isReady) throw new Refused("This page holds no encoder yet: open a zip file of a whole model first.");
+    await this.ready();
     const bytes = new Uint8Array(await file.arrayBuffer());
     if (file.name.startsWith("unknown")) {
       const { digest, features } = this.model.encoder;
@@ -357,6 +365,7 @@ export class App {
 
   async openZip(file) {
     const { model, encoder, head, unknown, photos } = await openArchive(file);
+    await this.starting?.catch(() => {}); // a page without an encoder that works takes the archive's
     if (!this.isReady) {
       if (!model || !encoder) throw new Refused("This page holds no encoder yet: open a zip file of a whole model first.");
       await this.start({ model, encoder, head, unknown });

@@ -251,7 +251,7 @@ const live = new Camera(find("stage-video"));
 let stageAddress = null;
 
 const tryFile = attempt(async (file) => {
-  if (!app.isReady) throw new Refused("Wait until the encoder has started.");
+  await app.ready();
   stopLive();
   let read;
   try {
@@ -304,7 +304,7 @@ find("try-camera").onclick = attempt(async () => {
     stopLive();
     return;
   }
-  if (!app.isReady) throw new Refused("Wait until the encoder has started.");
+  await app.ready();
   find("try-switch").hidden = !(await live.open());
   find("stage-image").hidden = true;
   find("stage-hint").hidden = true;

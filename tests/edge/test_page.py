@@ -334,6 +334,23 @@ def test_the_head_is_scikit_learns_and_python_opens_it(opened, folder, tmp_path)
     assert np.abs(np.array(shown) - head.scores(unseen)).max() < 1e-4
 
 
+def test_photos_that_come_before_the_encoder_has_started_wait_for_it(opened, folder):
+    page = opened()
+    page.evaluate(
+        """() => {
+          repper.app.isReady = false;
+          repper.app.starting = new Promise((resolve) => { globalThis.begin = resolve; });
+        }"""
+    )
+    choose(page, "#add-folders", str(folder / "photos"))
+    page.wait_for_timeout(100)
+    assert page.evaluate("repper.app.photos.size") == 0
+    page.evaluate("repper.app.isReady = true, begin()")
+    wait(page, "repper.app.history.past.length > 0")
+    settle(page)
+    assert counts(page) == [[name, 12] for name in CLASSES]
+
+
 def test_two_classes_have_one_row_of_weights_as_in_scikit_learn(opened, folder):
     page = opened()
     add_folder(page, folder / "photos")
