@@ -772,8 +772,8 @@ def test_folders_without_photos_are_refused(repper, place, photos, tmp_path):
     [
         (("--head", "linaer"), ["unknown head", "did you mean 'linear'"]),
         (("--head", "own.py:Head"), ["unknown head"]),
-        (("--head", "svm", "--head-lr", 1), ["--head-lr is not a setting of a svm head"]),
-        (("--head-hidden", 3), ["--head-hidden is not a setting of a linear head"]),
+        (("--head", "svm", "--head-lr", 1), ["--head-lr is not a setting of svm heads"]),
+        (("--head-hidden", 3), ["--head-hidden is not a setting of linear heads"]),
         (("--head-lr", 0), ["--head-lr must be above 0"]),
         (("--head-lr", "fast"), ["--head-lr must be a number"]),
         (("--head-lr", 1e6, "--head-optimizer", "sgd"), ["diverged", "learning rate below"]),

@@ -159,3 +159,11 @@ def count(text: str, name: str) -> int:
     option = Option("", "", name=name, kind=int, least=1)
     number: int = option.check(option.parse(text))
     return number
+
+
+def client_number(text: str) -> int:
+    """The number that `--client` gives."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise RepperError(f"--client must be a whole number, got {text!r}") from error

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.cli.arguments import AddCommand, count, path
+from repper.cli.arguments import AddCommand, client_number, count, path
 from repper.errors import RepperError, needs, unknown
 from repper.files import plain, write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
@@ -84,7 +84,7 @@ def _make(options: argparse.Namespace) -> int:
         text = getattr(options, f"head:{key}")
         if text is not None:
             if key not in own:
-                raise RepperError(f"--{key} is not a setting of a {options.head} head")
+                raise RepperError(f"--{key} is not a setting of {options.head} heads")
             settings[own[key].name] = option.check(option.parse(text))
     done = personalize(
         options.encoder,
@@ -240,10 +240,7 @@ def _predict(options: argparse.Namespace) -> int:
 def _predict_of_run(options: argparse.Namespace) -> int:
     if options.client is None:
         raise RepperError("--run needs the number of a client: --client N")
-    try:
-        client = int(options.client)
-    except ValueError as error:
-        raise RepperError(f"--client must be a whole number, got {options.client!r}") from error
+    client = client_number(options.client)
     from repper import open_run
 
     answers = open_run(options.run).predict_with_scores(client, options.images)
@@ -255,7 +252,7 @@ def _predict_of_run(options: argparse.Namespace) -> int:
         print(json.dumps({"client": client, "predictions": rows}))
     else:
         for image, (name, _) in zip(options.images, answers, strict=True):
-            print(f"{image}\t{name}")
+            print(f"{plain(image)}\t{plain(name)}")
     return 0
 
 

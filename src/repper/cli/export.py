@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from typing import TYPE_CHECKING
 
-from repper.cli.arguments import AddCommand, count, path
+from repper.cli.arguments import AddCommand, client_number, count, path
 from repper.errors import RepperError, needs
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    client = _client(options.client)
+    client = None if options.client is None else client_number(options.client)
     most_loss = _points(options.most_loss)
     images = count(options.images, "images")
     places = {"--out": options.out, "--one-file": options.one_file, "--hub": options.hub}
@@ -99,13 +99,6 @@ def _export(options: argparse.Namespace) -> int:
             if place is not None:
                 print(f"written to {place}")
     return 0 if report.kept else 1
-
-
-def _client(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError as error:
-        raise RepperError(f"--client must be a whole number, got {text!r}") from error
 
 
 def _points(text: str) -> float:
