@@ -101,6 +101,7 @@ def _say(text: str) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     with needs("train,flower", "repper serve"):
+        from repper.flower import warm
         from repper.flower.deployment import Server
     server = Server(options.home.absolute())
     if options.admit or options.revoke or options.list:
@@ -126,6 +127,7 @@ def _serve(options: argparse.Namespace) -> int:
                 f"on this server and at every site. docs/deploy.md shows how to let in sites only."
             )
         print(f"Give this file to every site: {server.home / 'ca.crt'}")
+        warm.start(server.home, warm.SERVER_APP, server.environment)
         _become(server.command(), server.environment)
     return 0
 
@@ -147,6 +149,7 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 
 def _node(options: argparse.Namespace) -> int:
     with needs("train,flower", "repper node"):
+        from repper.flower import warm
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import SETTINGS, Site
@@ -176,6 +179,7 @@ def _node(options: argparse.Namespace) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    warm.prepare(home, warm.CLIENT_APP, warm.IDLE)
     _become(node_command(home, options.server, ca, port), node_environment(home))
     return 0
 

@@ -18,6 +18,7 @@ import tomli_w
 from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError, unknown
 from repper.files import read_json, write_atomically
+from repper.flower import warm
 from repper.flower.app_folder import write_app
 from repper.flower.database import DATABASE, shrink_by_itself
 from repper.flower.keys import CA, CERTIFICATE, KEY, make_certificates, names_in
@@ -77,6 +78,7 @@ class Server:
         write_atomically(self.home / "flwr" / "config.toml", tomli_w.dumps(content))
         write_app(self.home / "app")
         shrink_by_itself(self.home / DATABASE)
+        warm.prepare(self.home, warm.SERVER_APP, idle=None)
 
     def command(self) -> list[str]:
         """Flower's server, for as long as it runs: TLS and node keys on, and nothing installed."""
@@ -94,7 +96,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        return quiet(FLWR_HOME=str(self.home / "flwr"))
+        return warm.with_shim(self.home, quiet(FLWR_HOME=str(self.home / "flwr")))
 
     def flwr(self, *arguments: str, say: Say, named: bool = False) -> Any:
         """What a command of `flwr` answers; `named` if the arguments name the server already."""
@@ -233,4 +235,4 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 def node_environment(home: Path) -> dict[str, str]:
     # Decoded images lie in a cache: it belongs into the site's home, too.
     own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
-    return quiet(**KEEP_MEMORY, **own)
+    return warm.with_shim(home, quiet(**KEEP_MEMORY, **own))
