@@ -74,7 +74,9 @@ def load(program: str) -> None:
     for name in quiet_memory:
         del os.environ[name]
     import torch
+    from PIL import Image
 
+    Image.preinit()
     weight = torch.zeros(1, requires_grad=True)
     weight.grad = torch.zeros(1)  # without going backward, which starts threads where GPUs are
     optimizer = torch.optim.Adam([weight])

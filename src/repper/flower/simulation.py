@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
@@ -74,7 +74,9 @@ class SimulationEngine(Engine):
     """
 
     def __init__(self, work: Work, data: Dataset, workers: int) -> None:
-        self._work, self._data = work, data
+        # Workers of a cluster may have been started elsewhere.
+        private = work.private.absolute() if work.private else None
+        self._work, self._data = replace(work, private=private), data
         self._workers = min(workers or cores(), work.partition.clients)
         self._over = threading.Event()
 
@@ -145,6 +147,7 @@ class SimulationEngine(Engine):
         save_to: Path | None,
         stage: int = 0,
     ) -> Iterator[Personal]:
+        save_to = save_to.absolute() if save_to else None
         return self._engine.personalize(received, clients, number, save_to, stage)
 
     def probe(self, received: Params, stage: int = 0) -> float | None:
