@@ -1,17 +1,20 @@
 """What does a round over real Flower processes cost, with TLS and keys, on one machine?
 
-    .venv/bin/python benchmarks/federation.py --rounds 5 --sites 4
+    .venv/bin/python benchmarks/federation.py --rounds 4 --sites 4
 
 FedAvg on random images, everyone in every round: repper federate; a bare Flower app with the same
-encoder, images and epochs on the same server and nodes; repper run with the pool engine on the same
-folders. Give the machine nothing else to do.
+encoder, images and epochs on a server and nodes of Flower's own; repper run with the pool engine on
+the same folders. Also the memory of a node, and how long `federate` shows nothing. `--only ours`
+leaves the others out, for many sites. Give the machine nothing else to do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -19,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +30,9 @@ import tomli_w
 from PIL import Image
 
 from repper.errors import RepperError
-from repper.flower.deployment import LINK, Server
-from repper.flower.programs import program
+from repper.flower import warm
+from repper.flower.deployment import LINK, Server, node_command, node_environment
+from repper.flower.programs import LOOK_FOR_WORK, program
 
 CLASSES = tuple("abcdefghij")
 PEERS = Path(__file__).parent / "peers"
@@ -46,12 +50,31 @@ def write_images(root: Path, sites: int, each: int) -> None:
 
 
 @contextmanager
-def running(command: list[str], log: Path) -> Iterator[None]:
-    with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+def running(
+    command: list[str], log: Path, environment: dict[str, str] | None = None
+) -> Iterator[int]:
+    """A process and all that it starts; its process group."""
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command, stdout=file, stderr=file, env=environment, start_new_session=True
+        ) as process,
+    ):
         try:
-            yield
+            yield process.pid
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def megabytes(groups: list[int]) -> float:
+    """The memory of process groups; what processes share is counted once."""
+    found = 0
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdecimal() and os.getpgid(int(process.name)) in groups:
+                lines = (process / "smaps_rollup").read_text().splitlines()
+                found += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return found / 1024
 
 
 def repper(*arguments: object) -> str:
@@ -75,28 +98,71 @@ def wait_for(server: Server, sites: int) -> None:
     raise RuntimeError("server or sites do not answer")
 
 
+def as_flower_has_it(environment: dict[str, str]) -> dict[str, str]:
+    """Without our warm processes and our shorter pauses."""
+    own, _, path = environment["PATH"].partition(os.pathsep)
+    if not own.endswith(warm.FOLDER):
+        raise ValueError("the shim's folder is not the first in the PATH")
+    left = {name: value for name, value in environment.items() if name not in LOOK_FOR_WORK}
+    return left | {"PATH": path}
+
+
 @contextmanager
-def federation(root: Path, sites: int) -> Iterator[Server]:
-    """A server and its sites, as real processes."""
+def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Server, list[int]]]:
+    """A server and its sites, as real processes, with the process groups of the sites."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = Server(root / "server")
+    server, groups = Server(root / "server"), []
     with ExitStack() as stack:
-        serve = [*REPPER, "serve", str(server.home), "--host", "127.0.0.1", "--port", str(port)]
-        stack.enter_context(running(serve, root / "server.log"))
+        if plain:
+            server.prepare("127.0.0.1", port, [])
+            command, variables = server.command(), as_flower_has_it(server.environment)
+        else:
+            command = [*REPPER, "serve", str(server.home), "--port", str(port)]
+            variables = None
+        stack.enter_context(running(command, root / "server.log", variables))
         wait_for(server, 0)
+        nodes = []
         for site in range(sites):
             home = root / "homes" / f"site{site}"
             node = [
                 "node", str(home), "--server", f"127.0.0.1:{port}",
-                "--data", str(root / "images" / f"site{site}"), "--ca", str(server.home / "ca.crt"),
+                "--data", str(root.parent / "images" / f"site{site}"),
+                "--ca", str(server.home / "ca.crt"),
             ]  # fmt: skip
             repper(*node, "--key-only")
             repper("serve", server.home, "--admit", f"site{site}={home / 'site.pub'}")
-            stack.enter_context(running([*REPPER, *node], root / f"site{site}.log"))
+            nodes.append((home, node))
+        for home, node in nodes:
+            command, variables = [*REPPER, *node], None
+            if plain:
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", 0))
+                    own = free.getsockname()[1]
+                ca = server.home / "ca.crt"
+                command = node_command(home, f"127.0.0.1:{port}", ca, own)
+                variables = as_flower_has_it(node_environment(home))
+            log = root / f"{home.name}.log"
+            groups.append(stack.enter_context(running(command, log, variables)))
         wait_for(server, sites)
-        yield server
+        yield server, groups
+
+
+def federate(*arguments: object) -> float:
+    """Run `repper federate`, and return the seconds before the server app's first line."""
+    command = [*REPPER, "federate", *map(str, arguments)]
+    variables = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    began, first = time.monotonic(), 0.0
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stderr or ():
+            if "connected: " in line:
+                first = first or time.monotonic() - began
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return first
 
 
 def seconds_in(folder: Path) -> list[float]:
@@ -145,10 +211,11 @@ def bare(server: Server, root: Path, config: dict[str, int | str]) -> list[float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--images", type=int, default=500, help="of each site")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--only", choices=["ours"])
     options = parser.parse_args()
     rounds, sites, epochs = options.rounds, options.sites, options.epochs
     settings = [
@@ -158,29 +225,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_images(root / "images", sites, options.images)
+        (root / "warm").mkdir()
+        (root / "plain").mkdir()
         repper(
             "run", "--data", root / "images", "--partition", "folders", "--engine", "pool",
             "--knn", 0, *settings, "--out", root / "pool",
         )  # fmt: skip
         names = ",".join(f"site{site}" for site in range(sites))
-        with federation(root, sites) as server:
-            repper(
-                "federate", server.home, "--sites", names, "--classes", ",".join(CLASSES),
-                *settings, "--out", root / "ours",
+        with federation(root / "warm", sites) as (server, groups):
+            idle = megabytes(groups) / sites
+            first = federate(
+                server.home, "--sites", names, "--classes", ",".join(CLASSES), *settings,
+                "--out", root / "ours",
             )  # fmt: skip
-            config = {"sites": sites, "rounds": rounds, "epochs": epochs}
-            theirs = bare(server, root, {**config, "classes": ",".join(CLASSES)})
+            waiting = megabytes(groups) / sites
         ours, pool = seconds_in(root / "ours"), seconds_in(root / "pool")
         same = digest_in(root / "ours") == digest_in(root / "pool")
-    base = statistics.median(theirs)
-    print(f"{'median seconds of a round':40} {'seconds':>8} {'to bare':>8}")
-    for name, found in (
-        ("repper federate, real processes", ours),
-        ("a bare Flower app, the same processes", theirs),
-        ("repper run, pool engine", pool),
-    ):
-        middle = statistics.median(found)
-        print(f"{name:40} {middle:8.2f} {middle / base:8.2f}   all: {np.round(found, 2).tolist()}")
+        found = [("repper federate", ours), ("repper run, pool engine", pool)]
+        print(f"a node: {idle:.0f} MB before its first message, {waiting:.0f} after its last")
+        print(f"repper federate showed its first line after {first:.1f} s")
+        if options.only is None:
+            with federation(root / "plain", sites, plain=True) as (server, groups):
+                print(f"Flower's own node: {megabytes(groups) / sites:.0f} MB")
+                config = {"sites": sites, "rounds": rounds, "epochs": epochs}
+                theirs = bare(server, root, {**config, "classes": ",".join(CLASSES)})
+            found.insert(1, ("a bare Flower app on Flower's own processes", theirs))
+    base = statistics.median(pool)
+    print(f"{'median seconds of a round':44} {'seconds':>8} {'to pool':>8}")
+    for name, seconds in found:
+        middle = statistics.median(seconds)
+        print(
+            f"{name:44} {middle:8.2f} {middle / base:8.2f}   all: {np.round(seconds, 2).tolist()}"
+        )
     print(f"{sites} sites of {options.images} images, {rounds} rounds of {epochs} epochs; "
           f"federation and pool gave {'the same' if same else 'different'} weights")  # fmt: skip
 
