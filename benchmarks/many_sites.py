@@ -92,7 +92,7 @@ def main() -> None:
     if sys.argv[1] == "--one":
         measure(int(sys.argv[2]))
         return
-    print(f"{'sites':>8} {'ms of a site and round':>24} {'peak MB after 2 rounds':>24} {'after 6':>10}")
+    print("   sites   ms of a site and round   peak MB after 2 rounds    after 6", flush=True)
     for sites in sys.argv[1:]:
         subprocess.run([sys.executable, __file__, "--one", sites], check=True)
 
