@@ -138,11 +138,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _become(command: list[str], environment: dict[str, str]) -> None:
-    """Go on as Flower's program, which then gets the signals that are meant for us."""
+def _become(
+    command: list[str], environment: dict[str, str], flowers: list[str] | None = None
+) -> None:
+    """Go on as another program, which then gets the signals for us; show Flower's command."""
     from repper.flower.programs import shown
 
-    _say(shown(command, environment))
+    _say(shown(flowers or command, environment))
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
@@ -153,6 +155,7 @@ def _node(options: argparse.Namespace) -> int:
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import SETTINGS, Site
+        from repper.flower.watched import watched
         from repper.hardware import resolve_device
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
@@ -180,7 +183,8 @@ def _node(options: argparse.Namespace) -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     warm.prepare(home, warm.CLIENT_APP, warm.IDLE)
-    _become(node_command(home, options.server, ca, port), node_environment(home))
+    command, environment = node_command(home, options.server, ca, port), node_environment(home)
+    _become(watched(home, options.server, ca, command), environment, command)
     return 0
 
 

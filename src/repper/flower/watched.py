@@ -1,0 +1,255 @@
+"""Flower's node, watched: why it stopped working is told to `kept`, which may start it again.
+
+Flower's node goes on as an idle process after many errors, and ends without a reason after others.
+So its program is called from here. Its log, httpx's and the end of its threads say what happened.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from math import inf
+from pathlib import Path
+
+from repper.flower import kept
+from repper.flower.kept import Ended
+
+AHEAD, BEHIND = 4.0, 290.0
+"""Seconds that a site's clock may be wrong: Flower allows 5 and 305; dates are whole seconds."""
+TAKEN_FOR_ALIVE = 100.0
+"""Seconds in which Flower can refuse a node since it takes a killed one for alive: it takes 60."""
+CLOCK_TIMEOUT = 5.0
+
+
+def watched(home: Path, server: str, ca: Path, command: Sequence[str]) -> list[str]:
+    """The command of Flower's node as one that is watched, and started again where that helps."""
+    node = [sys.executable, "-m", __name__, str(home), server, str(ca), *command[1:]]
+    return [sys.executable, "-SP", kept.__file__, *node]
+
+
+@dataclass
+class Watch(logging.Handler):
+    """Hears all that Flower and httpx log, and tells `kept` the first reason to end."""
+
+    home: Path
+    server: str
+    ca: Path
+    line: socket.socket
+    _away: bool = False
+    _status: int = 0
+    _told: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.DEBUG)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def connected(self) -> Path:
+        """A copy of the public key with which this site has been connected."""
+        return self.home / "connected.pub"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._hear(record)
+        except Exception:  # a record like no other must not end the thread that logs it
+            self.handleError(record)
+
+    def _hear(self, record: logging.LogRecord) -> None:
+        args = record.args if isinstance(record.args, tuple) else ()
+        if record.name.startswith("httpx"):
+            self._status = next((one for one in args if isinstance(one, int)), 0)
+            if self._status == 401:
+                # Flower then ends itself, as if it were told to.
+                self.tell(self._unauthorized())
+        elif isinstance(record.msg, Exception) and record.levelno >= logging.ERROR:
+            self.tell(self.why(str(record.msg), record.msg))
+        elif (text := record.getMessage()).startswith("Exit Code: "):
+            status = f" {self._status} Forbidden" if self._status == 403 else ""
+            self.tell(self.why(text + status))
+        elif text.startswith("SuperNode ID"):
+            self.connected.write_bytes((self.home / "site.pub").read_bytes())
+        elif text.startswith("Connection successful"):
+            self._away = False
+        elif text.startswith("Connection attempt failed with exception") and not self._away:
+            self._away = True
+            reason = " ".join(str(args[0] if args else "").split()) or "no answer"
+            _say(f"repper: the server {self.server} is away ({reason}): trying until it answers")
+
+    def tell(self, ended: Ended) -> None:
+        """Tell the first reason to end; later ones follow from it."""
+        if self._told.acquire(blocking=False):
+            with suppress(OSError):
+                self.line.sendall(json.dumps(ended).encode() + b"\n")
+
+    def why(self, text: str, error: BaseException | None = None) -> Ended:
+        """What one can do about an error of Flower's node."""
+        text = " ".join(text.split())
+        found = re.search(r"\b([45]\d\d) [A-Z]", text)
+        status = int(found[1]) if found else 0
+        low = text.lower()
+        if "[code: 2004]" in text:
+            return self._refused()
+        if "certificate" in low:
+            detail = re.search(r"certificate verify failed: ([^(]+)", text)
+            return Ended(
+                f"the certificate of {self.server} is not accepted "
+                f"({detail[1].strip() if detail else text}): compare ca.crt with that in the "
+                f"server's home, and this machine's clock with the right time",
+                0,
+            )
+        if any(sign in low for sign in ("ssl", "tls", "eof")):
+            return Ended(f"the connection to {self.server} broke off ({_short(text)})", inf)
+        if status >= 500:
+            return Ended(f"the server {self.server} had an error of its own (status {status})", inf)
+        if "does not recognize" in text:
+            return Ended(f"the server {self.server} took this site for gone", inf)
+        if status:
+            return Ended(
+                f"{self.server} does not answer as a server of repper (status {status}): is it the "
+                f"server, and does its proxy let /v1/fleet/ through?",
+                0,
+            )
+        if isinstance(error, ValueError) or "protobuf" in low:
+            return Ended(
+                f"the answer of {self.server} is unreadable: is it the server of this federation, "
+                f"with the same version of Flower?",
+                0,
+            )
+        if text.startswith("Exit Code"):
+            return Ended(f"Flower's node could not start: {_short(text)}", 0)
+        return Ended(f"Flower's node had an error: {_short(text)}", inf)
+
+    def _unauthorized(self) -> Ended:
+        """The server took a signature for invalid: by the clock, or for its key."""
+        ahead = clock_ahead(self.server, self.ca)
+        if ahead is not None and not -BEHIND < ahead < AHEAD:
+            way = "ahead of" if ahead > 0 else "behind"
+            return Ended(
+                f"this machine's clock is {abs(ahead):.0f} s {way} that of {self.server}, so its "
+                f"signatures are refused: set the clock (NTP)",
+                0,
+            )
+        self.connected.unlink(missing_ok=True)
+        return Ended(
+            f"{self.server} no longer admits the key of this site: ask whoever runs the server",
+            0,
+        )
+
+    def _refused(self) -> Ended:
+        """Flower gives one code for two things: the key is not admitted, or in use."""
+        known = self.connected.is_file() and (
+            self.connected.read_bytes() == (self.home / "site.pub").read_bytes()
+        )
+        if known:
+            return Ended(
+                f"{self.server} refuses this site: it takes an earlier node of the site for alive, "
+                f"or no longer admits its key",
+                TAKEN_FOR_ALIVE,
+            )
+        return Ended(
+            f"{self.server} has not admitted the key of this site: send {self.home / 'site.pub'} "
+            f"to whoever runs the server",
+            0,
+        )
+
+
+def clock_ahead(server: str, ca: Path) -> float | None:
+    """Seconds by which this machine's clock is ahead of the server's, if that says its time."""
+    host, _, port = server.rpartition(":")
+    with suppress(OSError, ValueError, TypeError, http.client.HTTPException):
+        context = ssl.create_default_context(cafile=str(ca))
+        connection = http.client.HTTPSConnection(
+            host.strip("[]"), int(port), timeout=CLOCK_TIMEOUT, context=context
+        )
+        connection.request("GET", "/")
+        date = connection.getresponse().headers["Date"]
+        connection.close()
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    return None
+
+
+def _short(text: str) -> str:
+    """An error's own words, without Flower's number and its link."""
+    text = re.sub(r"^Exit Code: \d+|For more information.*$", "", text).strip()
+    return text[:300]
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def run(watch: Watch, node: Callable[[], object]) -> None:
+    """Run Flower's node until it ends, in whatever way."""
+
+    def thread_ended(args: threading.ExceptHookArgs) -> None:
+        # Heartbeats end so, among others, while the node goes on.
+        watch.tell(watch.why(str(args.exc_value), args.exc_value))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.excepthook = thread_ended
+    threading.Thread(target=_until_kept_ends, args=(watch.line,), daemon=True).start()
+    threading.Thread(target=_until_a_child_ends, args=(watch,), daemon=True).start()
+    try:
+        node()
+        watch.tell(Ended("Flower's node stopped working and did not say why", inf))
+    except SystemExit:
+        pass
+    except Exception as error:
+        watch.tell(watch.why(f"{type(error).__name__}: {error}", error))
+
+
+def _until_kept_ends(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.recv(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _until_a_child_ends(watch: Watch) -> None:
+    """Flower's node starts one process, which starts all work, and does not miss it."""
+    while True:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            break
+        time.sleep(1)
+    watch.tell(Ended("Flower's process that starts the work has ended", inf))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    home, server, ca, *arguments = sys.argv[1:]
+    line = socket.socket(fileno=int(os.environ.pop("REPPER_KEEPER")))
+    os.set_inheritable(line.fileno(), False)
+    watch = Watch(Path(home), server, Path(ca), line)
+    logging.getLogger("flwr").addHandler(watch)
+    requests = logging.getLogger("httpx")
+    requests.setLevel(logging.INFO)
+    requests.propagate = False
+    requests.addHandler(watch)
+    sys.argv = ["flower-supernode", *arguments]
+    run(watch, flower_supernode)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Flower's threads would keep an idle process.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
