@@ -23,12 +23,12 @@ torch.set_num_threads(1)  # tests run side by side: threads of each would wait f
 
 CIFAR_MISSING = "REPPER_DATA is not set to a folder with cifar10: real images are not tested"
 
-APART = ("federation", "edge")
+APART = ("federation", "edge", "hosts")
 """Folders of tests that take minutes, which only run when they are named."""
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave federations and exports to `make test-federation` and `make test-edge`."""
+    """Leave these folders to `make test-federation`, `make test-edge` and `make test-hosts`."""
     if collection_path.name not in APART or collection_path.parent != Path(__file__).parent:
         return None
     asked = any(collection_path.name in Path(argument).parts for argument in config.args)

@@ -85,9 +85,19 @@ class Process:
 
     def kill(self) -> None:
         """End it and all that it has started, at once and without a word."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in self.family():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+    def family(self) -> set[int]:
+        """The processes of its session: it, and all that it has started."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdecimal() and os.getsid(int(entry.name)) == self.process.pid:
+                    found.add(int(entry.name))
+        return found
 
     def kill_alone(self) -> None:
         self.process.kill()

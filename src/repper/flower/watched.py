@@ -63,6 +63,11 @@ class Watch(logging.Handler):
         """A copy of the public key with which this site has been connected."""
         return self.home / "connected.pub"
 
+    @property
+    def status(self) -> str:
+        """The status of the last answer, if it is one that Flower keeps to itself."""
+        return " (403 Forbidden)" if self._status == 403 else ""
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._hear(record)
@@ -79,8 +84,7 @@ class Watch(logging.Handler):
         elif isinstance(record.msg, Exception) and record.levelno >= logging.ERROR:
             self.tell(self.why(str(record.msg), record.msg))
         elif (text := record.getMessage()).startswith("Exit Code: "):
-            status = f" {self._status} Forbidden" if self._status == 403 else ""
-            self.tell(self.why(text + status))
+            self.tell(self.why(text + self.status))
         elif text.startswith("SuperNode ID"):
             self.connected.write_bytes((self.home / "site.pub").read_bytes())
         elif text.startswith("Connection successful"):
@@ -210,8 +214,8 @@ def run(watch: Watch, node: Callable[[], object]) -> None:
         watch.tell(Ended("Flower's node stopped working and did not say why", inf))
     except SystemExit:
         pass
-    except Exception as error:
-        watch.tell(watch.why(f"{type(error).__name__}: {error}", error))
+    except BaseException as error:  # Flower has some that are no Exception
+        watch.tell(watch.why(f"{type(error).__name__}: {error}{watch.status}", error))
 
 
 def _until_kept_ends(line: socket.socket) -> None:
