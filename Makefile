@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer with personal heads and with a common one, and the paper's six rows of baselines.
 DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test test-federation test-edge lint bench page page-check clean
+.PHONY: setup demo test test-federation test-hosts test-edge lint bench page page-check clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -30,6 +30,10 @@ test: lint
 # A server and its sites as processes, with faults: some minutes, one after the other.
 test-federation: setup
 	$(BIN)/pytest tests/federation
+
+# The same on hosts of their own, made of Linux namespaces, with attacks: needs root.
+test-hosts: setup
+	$(BIN)/pytest tests/hosts
 
 # Exported encoders, classifiers on devices, and their page in a browser.
 test-edge: setup

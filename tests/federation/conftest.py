@@ -137,15 +137,11 @@ class Node:
 
     def come_back(self) -> None:
         """Start again after a sudden death, which Flower believes after a minute."""
-        end = time.monotonic() + 150
-        while time.monotonic() < end:
-            process = self.start()
-            with suppress(subprocess.TimeoutExpired):
-                process.process.wait(15)
-                time.sleep(3)
-                continue
-            return
-        pytest.fail(f"{self.name} is not let in again:\n{process.said()[-2000:]}")
+        before = self.process.said().count("SuperNode ID") if self.process else 0
+        said = self.start().said
+        until(
+            lambda: said().count("SuperNode ID") > before, f"{self.name} is not let in again", 200
+        )
 
     def spoil(self, *todo: str) -> None:
         (self.tricks / "hanging").unlink(missing_ok=True)

@@ -38,7 +38,7 @@ def missing() -> str | None:
         return "hosts need root"
     for program, package in {
         "ip": "iproute2", "iptables": "iptables", "nginx": "nginx-light", "faketime": "faketime",
-        "nsenter": "util-linux", "setpriv": "util-linux", "curl": "curl",
+        "ss": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "curl": "curl",
     }.items():  # fmt: skip
         if shutil.which(program) is None:
             return f"hosts need {program} (Debian's {package})"

@@ -28,7 +28,7 @@ def head(length: str) -> bytes:
         key, signature = (base64.b64encode(os.urandom(n)).decode() for n in (215, 103))
         lines += [
             f"flwr-public-key: {key}", "flwr-timestamp: 2030-01-01T00:00:00.0+00:00",
-            f"flwr-signature: {signature}", "Content-Type: application/x-protobuf",
+            f"flwr-signature: {signature}", "Content-Type: application/protobuf",
         ]  # fmt: skip
     return "\r\n".join([*lines, "", ""]).encode()
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds before the node is started again: they double, and are 5 again after a good time."""
+"""Seconds before the node is started again: growing by half, and 5 again after a good time."""
 GOOD_TIME = 120.0
 """Seconds after which a node has been running well."""
 GIVEN_UP = 2
@@ -62,7 +62,7 @@ def main(command: list[str]) -> int:
             wait = pause * random.uniform(0.7, 1.3)  # noqa: S311
             _say(f"repper: {ended.why}; starting the node again in {wait:.0f} s")
             time.sleep(wait)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(1.5 * pause, LONGEST_PAUSE)
     except Told:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
