@@ -183,3 +183,35 @@ def test_pauses_grow_and_a_hopeless_end_is_the_last(tmp_path):
     lines = process.said().splitlines()
     assert [line.split(";")[0] for line in lines] == ["repper: it broke"] * 3
     assert "again" not in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("happens", "expected"),
+    [
+        ("threading.Thread(target=heartbeat).start()", "took this site for gone"),
+        ("subprocess.Popen(['true'])", "process that starts the work has ended"),
+        ("return", "stopped working and did not say why"),
+        ("raise SystemExit(0)", "None"),
+    ],
+)
+def test_a_node_that_no_longer_works_is_noticed(tmp_path, happens, expected):
+    """What Flower's node lives through: its heart stops, its worker ends, it returns."""
+    program = (
+        "import os, signal, socket, subprocess, sys, threading, time; from pathlib import Path\n"
+        "from repper.flower.watched import Watch, run\n"
+        "ours, theirs = socket.socketpair()\n"
+        "def heartbeat():\n"
+        "    raise RuntimeError('The SuperLink does not recognize this SuperNode.')\n"
+        "def node():\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"    {happens}\n"
+        "    time.sleep(60)\n"
+        "run(Watch(Path('.'), 'server:1', Path('ca.crt'), theirs), node)\n"
+        "ours.setblocking(False)\n"
+        "try: said = ours.recv(9999).decode()\n"
+        "except BlockingIOError: said = 'None'\n"
+        "print(said, flush=True); os._exit(0)\n"
+    )
+    process = Process([sys.executable, "-c", program], tmp_path / "log")
+    assert process.end(50) == 0, process.said()
+    assert expected in process.said()

@@ -61,13 +61,16 @@ def statuses(process: Process) -> set[int]:
     ("kind", "answered"),
     [("bare", {413}), ("forged", {413}), ("endless", {413, 503}), ("small", {401, 503})],
 )
-def test_bodies_without_a_key_do_not_fill_the_servers_memory(fleet, outsider, kind, answered):
+def test_bodies_without_a_key_do_not_fill_the_servers_memory(
+    fleet, outsider, kind, answered, record_property
+):
     """Directly to Flower's port, 20 connections of 30 MB cost 550 MB."""
     [link] = fleet.server.pids("flower-superlink")[:1]
     before = most = memory(link)
     flood = attack(outsider, kind, 20, 8)
     while flood.process.poll() is None:
         most = max(most, memory(link))
+    record_property("memory", f"{before:.0f} MB, at most {most:.0f} MB")
     # A connection may be closed while it still sends: then its answer is lost, and counts as 0.
     assert statuses(flood) - {0} <= answered
     assert most - before < 120, f"{before:.0f} MB, then {most:.0f} MB"

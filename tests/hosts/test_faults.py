@@ -39,7 +39,7 @@ def longest_round(fleet: Fleet, out: str) -> float:
     return max(json.loads(line)["seconds"] for line in log.splitlines())
 
 
-def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
+def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial, record_property):
     slow, cut, crashed = fleet.sites
     settings = ("--rounds", 3, "--personalize", "linear")
 
@@ -67,10 +67,11 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
 
     assert done["encoder_digest"] == serial(*SETTINGS, *settings)["encoder_digest"]
     assert done["rounds_without"] == {}
-    assert longest_round(fleet, "run-b") < LONGEST
+    record_property("longest round", longest := longest_round(fleet, "run-b"))
+    assert longest < LONGEST
 
 
-def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
+def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial, record_property):
     settings = ("--method", "fedrep", "--classes", CLASSES, "--rounds", 3, "--personalize", "keep")
     full = fleet["hospital-b"]
     first = federate(fleet, "run-c", *settings)
@@ -94,7 +95,8 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
 
     assert third["encoder_digest"] == serial(*SETTINGS, *settings)["encoder_digest"]
     assert third["rounds_without"] == {}
-    assert longest_round(fleet, "run-c") < LONGEST
+    record_property("longest round", longest := longest_round(fleet, "run-c"))
+    assert longest < LONGEST
 
 
 def _stop(fleet: Fleet) -> str:

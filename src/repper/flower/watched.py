@@ -141,7 +141,13 @@ class Watch(logging.Handler):
     def _unauthorized(self) -> Ended:
         """The server took a signature for invalid: by the clock, or for its key."""
         ahead = clock_ahead(self.server, self.ca)
-        if ahead is not None and not -BEHIND < ahead < AHEAD:
+        if ahead is None:
+            return Ended(
+                f"{self.server} refuses the signatures of this site: is its clock right, and its "
+                f"key still admitted?",
+                0,
+            )
+        if not -BEHIND < ahead < AHEAD:
             way = "ahead of" if ahead > 0 else "behind"
             return Ended(
                 f"this machine's clock is {abs(ahead):.0f} s {way} that of {self.server}, so its "
