@@ -53,7 +53,7 @@ def attack(outsider, kind: str, connections: int, seconds: float) -> Process:
 
 
 def statuses(process: Process) -> set[int]:
-    assert process.end(120) == 0, process.said()
+    assert process.end(300) == 0, process.said()
     return set(ast.literal_eval(process.said().splitlines()[-1]))
 
 
@@ -86,7 +86,7 @@ def test_slow_requests_hold_nobody_up(fleet, outsider):
     )  # fmt: skip
     assert done.stdout == "401"
     for process in slow:
-        assert process.end(120) == 0
+        assert process.end(300) == 0
     until(lambda: held(fleet.server) < 50, "slow connections are not closed", 60)
 
 
@@ -99,19 +99,19 @@ def held(server) -> int:
 
 def test_keys_that_are_not_admitted_or_no_longer(fleet, outsider):
     node = outsider.start("node", "repper", "node", "site", *NODE)
-    assert node.end(120) == GIVEN_UP
+    assert node.end(300) == GIVEN_UP
     assert "has not admitted the key of this site" in node.said().splitlines()[-1]
 
     fleet.copy("outsider:/srv/repper/site/site.pub", "server:/srv/repper/late.pub")
     fleet.server.repper("serve", "server", "--admit", "late=late.pub")
     node = outsider.start("admitted", "repper", "node", "site", *NODE)
-    node.says("SuperNode ID", 120)
+    node.says("SuperNode ID", 300)
     fleet.server.repper("serve", "server", "--revoke", "late")
-    assert node.end(120) == GIVEN_UP
+    assert node.end(300) == GIVEN_UP
     assert "no longer admits the key of this site" in node.said().splitlines()[-1]
     # It does not come back.
     node = outsider.start("revoked", "repper", "node", "site", *NODE)
-    assert node.end(120) == GIVEN_UP
+    assert node.end(300) == GIVEN_UP
     assert "has not admitted the key of this site" in node.said().splitlines()[-1]
     again = fleet.server.repper("serve", "server", "--admit", "again=late.pub", code=2)
     assert "Public key already in use" in again.stderr
@@ -128,5 +128,5 @@ def test_keys_that_are_not_admitted_or_no_longer(fleet, outsider):
 def test_a_clock_that_is_wrong_is_named(fleet, outsider, clock, expected):
     """By real clocks: whoever cannot be believed for the time is not told of the key."""
     node = outsider.start("clock", "repper", "node", "site", *NODE, clock=clock)
-    assert node.end(120) == GIVEN_UP
+    assert node.end(300) == GIVEN_UP
     assert re.search(expected, node.said().splitlines()[-1])

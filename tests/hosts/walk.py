@@ -30,7 +30,7 @@ def walk(fleet: Fleet) -> dict[str, str]:
             said[f"{number} {host.name}"] = _type(host, user, text)
         # What the page says in words, between the commands.
         if number == 0:
-            until(lambda: "Uvicorn running" in said_in(home / "serve.log"), "no server", 120)
+            until(lambda: "Uvicorn running" in said_in(home / "serve.log"), "no server", 300)
             shutil.copytree(CHECKOUT / "deploy", home / "deploy")
             for name in (*SITES, "outsider"):
                 fleet.copy("server:/srv/repper/server/ca.crt", f"{name}:/srv/repper/ca.crt")
@@ -41,7 +41,7 @@ def walk(fleet: Fleet) -> dict[str, str]:
         if number == 4:
             for host in fleet.sites:
                 log = host.path("/srv/repper/node.log")
-                until(lambda log=log: "SuperNode ID" in said_in(log), f"{host.name} is away", 120)
+                until(lambda log=log: "SuperNode ID" in said_in(log), f"{host.name} is away", 300)
     return said
 
 
