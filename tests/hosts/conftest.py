@@ -27,7 +27,14 @@ USER = 61000
 """The user `repper` of all hosts."""
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 ADDRESSES = {name: f"10.77.0.{n}" for n, name in enumerate(("server", *SITES, "outsider"), 1)}
+FIGURES: list[str] = []
+"""What tests have measured, for the end of their log."""
 SETTINGS = ("--epochs", 1, "--width", 0.25, "--participation", 1, "--image-size", 8)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for figure in FIGURES:
+        terminalreporter.write_line(figure)
 
 
 def missing() -> str | None:

@@ -10,7 +10,7 @@ import pytest
 from federation.conftest import until
 from repper.flower.kept import GIVEN_UP
 
-from .conftest import CHECKOUT, Process, memory
+from .conftest import CHECKOUT, FIGURES, Process, memory
 
 FORGED = (
     "-H", "flwr-public-key: " + "A" * 288, "-H", "flwr-timestamp: 2030-01-01T00:00:00.0+00:00",
@@ -61,16 +61,14 @@ def statuses(process: Process) -> set[int]:
     ("kind", "answered"),
     [("bare", {413}), ("forged", {413}), ("endless", {413, 503}), ("small", {401, 503})],
 )
-def test_bodies_without_a_key_do_not_fill_the_servers_memory(
-    fleet, outsider, kind, answered, record_property
-):
+def test_bodies_without_a_key_do_not_fill_the_servers_memory(fleet, outsider, kind, answered):
     """Directly to Flower's port, 20 connections of 30 MB cost 550 MB."""
     [link] = fleet.server.pids("flower-superlink")[:1]
     before = most = memory(link)
     flood = attack(outsider, kind, 20, 8)
     while flood.process.poll() is None:
         most = max(most, memory(link))
-    record_property("memory", f"{before:.0f} MB, at most {most:.0f} MB")
+    FIGURES.append(f"server's memory, {kind}: {before:.0f} MB before, {most:.0f} MB at most")
     # A connection may be closed while it still sends: then its answer is lost, and counts as 0.
     assert statuses(flood) - {0} <= answered
     assert most - before < 120, f"{before:.0f} MB, then {most:.0f} MB"
