@@ -198,14 +198,23 @@ class Host:
     def nginx(self) -> Process:
         return self.start("nginx", "nginx", "-g", "daemon off;", user=0)
 
-    def pids(self, word: str) -> list[int]:
-        """The processes of this host whose command line has this word."""
+    def pids(self, word: str = "", user: int = USER) -> list[int]:
+        """The processes of a user of this host whose command line has this word."""
         found = []
         for pid in run("ip", "netns", "pids", self.net).stdout.split():
+            process = Path(f"/proc/{pid}")
             with suppress(OSError):
-                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                here = process.stat().st_uid == user
+                if here and word.encode() in (process / "cmdline").read_bytes():
                     found.append(int(pid))
         return found
+
+    def crash(self) -> None:
+        """End all that the user of this host runs, without a word."""
+        while pids := self.pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def curl(self, path: str, *more: object, user: int = USER) -> int:
         """The status that the proxy answers to a request."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import suppress
 
 from federation.conftest import CLASSES, result, until
 
-from .conftest import CHECKOUT, FIGURES, SETTINGS, SITES, Fleet, Host, Process
+from .conftest import CHECKOUT, FIGURES, SETTINGS, SITES, Fleet, Process
 
 NODE = (
     "repper", "node", "site", "--server", "server.example:8443", "--data", "/srv/images",
@@ -24,14 +23,6 @@ def federate(fleet: Fleet, out: str, *arguments: object, log: str = "") -> Proce
         f"federate-{log or out}", "repper", "federate", "server", "--sites", ",".join(SITES),
         *SETTINGS, "--out", out, "--json", *arguments,
     )  # fmt: skip
-
-
-def crash(host: Host) -> None:
-    """End all that a user of this host runs, without a word."""
-    while pids := host.pids("repper"):
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def longest_round(fleet: Fleet, out: str) -> float:
@@ -49,7 +40,7 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
     fleet.outsider.path("/tmp/relay.py").write_text((CHECKOUT / "tests/hosts/relay.py").read_text())
     relay = fleet.outsider.start("relay", "/opt/repper/bin/python", "/tmp/relay.py", 0.1)
     relay.says("passing on", 60)
-    crash(slow)
+    slow.crash()
     names = slow.path("/etc/hosts")
     names.write_text(names.read_text().replace("10.77.0.1 ", "10.77.0.5 "))
     slow.lose(0.05)
@@ -58,7 +49,7 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
     watching = federate(fleet, "run-b", *settings)
     watching.says("round 1/3", 300)
     cut.cut()
-    crash(crashed)
+    crashed.crash()
     again = crashed.start("again", *NODE)
     # Flower takes the crashed node for alive for a minute; ours tries until it is let in.
     again.says("it takes an earlier node of the site for alive", 300)

@@ -13,7 +13,7 @@ WALK_SETTINGS = ("--rounds", 2, "--epochs", 1, "--participation", 1, "--width", 
 
 def test_the_walk_ends_with_the_encoder_of_one_machine(fleet, walked, serial):
     for name in SITES:
-        assert re.search(rf"^{name} +online$", walked["5 server"], re.MULTILINE)
+        assert re.search(rf"^{name} +online\b", walked["5 server"], re.MULTILINE)
     expected = serial(*WALK_SETTINGS)["encoder_digest"]
     [shown] = re.findall(r"^encoder (\w+)", walked["5 server"], re.MULTILINE)
     assert expected.startswith(shown)
