@@ -64,9 +64,10 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
 
 
 def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
-    settings = ("--method", "fedrep", "--classes", CLASSES, "--rounds", 3, "--personalize", "keep")
+    settings = ("--method", "fedrep", "--rounds", 3, "--personalize", "keep")
+    classes = ("--classes", CLASSES)
     full = fleet["hospital-b"]
-    first = federate(fleet, "run-c", *settings)
+    first = federate(fleet, "run-c", *settings, *classes)
     first.says("round 1/3", 300)
     full.run("dd", "if=/dev/zero", "of=/srv/repper/fill", "bs=1M", check=False)
     assert first.end() == 2
@@ -74,7 +75,7 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
     assert last.startswith("repper: too few good answers: hospital-b, asked twice"), last
     full.path("/srv/repper/fill").unlink()
 
-    second = federate(fleet, "run-c", *settings, "--resume", log="again")
+    second = federate(fleet, "run-c", *settings, *classes, "--resume", log="again")
     second.says("round 2/3", 300)
     for pid in fleet.server.pids("flower-superlink"):
         os.kill(pid, signal.SIGKILL)
@@ -83,7 +84,7 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
     serving = fleet.server.start("serve", "repper", "serve", "server", "--name", "server.example")
     serving.says("Uvicorn running", 300)
     until(lambda: _stop(fleet) == "repper: no federation is running", "the killed one runs on", 180)
-    third = result(federate(fleet, "run-c", *settings, "--resume", log="last"))
+    third = result(federate(fleet, "run-c", *settings, *classes, "--resume", log="last"))
 
     assert third["encoder_digest"] == serial(*SETTINGS, *settings)["encoder_digest"]
     assert third["rounds_without"] == {}
