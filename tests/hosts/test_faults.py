@@ -64,11 +64,11 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
 
 
 def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
-    settings = ("--method", "fedrep", "--rounds", 3, "--personalize", "keep")
+    settings = ("--method", "fedrep", "--rounds", 4, "--personalize", "keep")
     classes = ("--classes", CLASSES)
     full = fleet["hospital-b"]
     first = federate(fleet, "run-c", *settings, *classes)
-    first.says("round 1/3", 300)
+    first.says("round 1/4", 300)
     full.run("dd", "if=/dev/zero", "of=/srv/repper/fill", "bs=1M", check=False)
     assert first.end() == 2
     last = first.said().strip().splitlines()[-1]
@@ -76,7 +76,7 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
     full.path("/srv/repper/fill").unlink()
 
     second = federate(fleet, "run-c", *settings, *classes, "--resume", log="again")
-    second.says("round 2/3", 300)
+    second.says("\nround ", 300)
     for pid in fleet.server.pids("flower-superlink"):
         os.kill(pid, signal.SIGKILL)
     assert second.end() == 2
