@@ -211,10 +211,14 @@ class Host:
 
     def crash(self) -> None:
         """End all that the user of this host runs, without a word."""
-        while pids := self.pids():
-            for pid in pids:
+
+        def all_gone() -> bool:
+            for pid in (pids := self.pids()):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        until(all_gone, f"{self.name} does not crash", 60)
 
     def curl(self, path: str, *more: object, user: int = USER) -> int:
         """The status that the proxy answers to a request."""
