@@ -276,7 +276,7 @@ def test_nothing_is_installed_or_reported(federation, sites):
                 "FLWR_DISABLE_UPDATE_CHECK=1",
                 "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
             } <= set(variables)
-    assert programs >= {"flower-superlink", "repper.flower.watched", "flower-superexec"}
+    assert programs >= {"repper.flower.superlink", "repper.flower.watched", "flower-superexec"}
 
 
 def test_four_sites_with_real_images(tmp_path_factory, cifar10, serial):

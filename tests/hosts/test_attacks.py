@@ -69,7 +69,7 @@ def statuses(process: Process) -> set[int]:
 )
 def test_bodies_without_a_key_do_not_fill_the_servers_memory(fleet, outsider, kind, answered):
     """Directly to Flower's port, 20 connections of 30 MB cost 550 MB."""
-    [link] = fleet.server.pids("flower-superlink")[:1]
+    [link] = fleet.server.pids("repper.flower.superlink")[:1]
     before = most = memory(link)
     flood = attack(outsider, kind, 20, 8)
     while flood.process.poll() is None:

@@ -77,7 +77,7 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
 
     second = federate(fleet, "run-c", *settings, *classes, "--resume", log="again")
     second.says("\nround ", 300)
-    for pid in fleet.server.pids("flower-superlink"):
+    for pid in fleet.server.pids("repper.flower.superlink"):
         os.kill(pid, signal.SIGKILL)
     assert second.end() == 2
     assert "--resume goes on" in second.said()

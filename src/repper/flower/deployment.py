@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class Server:
         """Flower's server, for as long as it runs: TLS and node keys on, and nothing installed."""
         listens = self.listens
         return [
-            program("flower-superlink"),
+            sys.executable, "-Pm", "repper.flower.superlink",
             "--host", listens["host"], "--port", str(listens["port"]),
             "--ssl-certfile", str(self.home / CERTIFICATE),
             "--ssl-keyfile", str(self.home / KEY),
