@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from repper.edge.onnx_encoder import OnnxEncoder
 from repper.personal.personalize import personalize
 
 from .tiny_model import pixel_encoder, write_photos
@@ -34,3 +35,17 @@ def model(place, tmp_path) -> Path:
 def photos(place, tmp_path) -> Path:
     """Photos of one's own: the ones that the model was fitted on."""
     return Path(shutil.copytree(place / "photos", tmp_path / "photos"))
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """How many photos went through an encoder, call by call."""
+    rows = []
+    original = OnnxEncoder.features_of
+
+    def counting(self, images):
+        rows.append(len(images))
+        return original(self, images)
+
+    monkeypatch.setattr(OnnxEncoder, "features_of", counting)
+    return rows
