@@ -19,6 +19,8 @@ from repper.files import write_atomically
 
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 VALID = datetime.timedelta(days=825)
+BACKDATED = datetime.timedelta(hours=1)
+"""A site whose clock is late is to hear of its clock, and not of a certificate from tomorrow."""
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -40,7 +42,7 @@ def make_certificates(home: Path, names: Sequence[str]) -> None:
     def builder(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_before(now - BACKDATED)
             .not_valid_after(now + VALID)
         )
 
