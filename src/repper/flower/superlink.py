@@ -12,7 +12,8 @@ import gc
 import sys
 
 THRESHOLDS = (200, 2, 1)
-"""Of Python's collector: six bodies of 5 MB at a time then cost 70 MB instead of 420."""
+"""Of Python's collector: six bodies of 5 MB at a time then cost 70 MB instead of 420, and a request
+takes 4.0 ms of a core instead of 3.4."""
 
 
 def main() -> None:
