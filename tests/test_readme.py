@@ -70,7 +70,12 @@ def test_the_python_works(tmp_path):
 
 def test_links_and_targets_exist():
     for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).is_file(), target
+        if target.startswith("https://"):
+            continue
+        path, _, heading = target.partition("#")
+        assert (ROOT / path).is_file(), target
+        headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.M) if heading else []
+        assert heading in ["", *(h.lower().replace(" ", "-") for h in headings)], target
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", README, re.M):
         assert f"\n{target}:" in makefile

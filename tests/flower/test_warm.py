@@ -327,6 +327,7 @@ def test_what_a_message_needs_is_loaded_before_it_comes(site, image_folders, tmp
         method="repper", personalize="linear",
     )  # fmt: skip
     told = {"settings": travelling(config), "run": "0" * 32, "client": 0, "classes": ""}
+    (tmp_path / "home").mkdir()
     code = f"""
     import flwr.supernode.cli, flwr.superlink.cli, repper.flower.apps
     before = set(sys.modules)

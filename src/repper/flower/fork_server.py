@@ -22,7 +22,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from repper.flower.programs import QUIET
-from repper.flower.shim import LENGTH, PASSED_ON, STATUS, is_own
+from repper.flower.shim import GO, LENGTH, PASSED_ON, STATUS, is_own
 
 NEEDED = {
     "flwr-clientapp": ("flwr.supernode.cli",),
@@ -207,5 +207,7 @@ def run(request: Request, loaded: dict[bytes, bytes]) -> None:
 
     np.random.seed()  # the only generator that does not do so itself after a fork
     request.connection.sendall(STATUS.pack(os.getpid()))
+    if request.connection.recv(len(GO)) != GO:
+        os._exit(1)  # whoever asked has gone
     request.connection.close()
     runpy.run_path(request.program, run_name="__main__")

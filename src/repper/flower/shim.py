@@ -23,6 +23,8 @@ START = "--start-warm-process"
 """An argument of the shim's own: only start the fork server, which ends with the process named."""
 LENGTH, STATUS = struct.Struct("!I"), struct.Struct("!i")
 """Of a request; a child's process id, and later its exit code or minus the signal that ended it."""
+GO = b"!"
+"""To the child, when its signals are passed on: until then it waits."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
              signal.SIGUSR2)  # fmt: skip
 
@@ -143,7 +145,10 @@ def find_child(
 
 
 def stand_for(connection: socket.socket, child: int) -> int:
-    """Pass signals on to the child until it ends; its exit code, or minus the signal's number."""
+    """Let the child begin, and pass signals on until it ends.
+
+    Returns its exit code, or minus the number of the signal that ended it.
+    """
     try:
         process = os.pidfd_open(child)
     except ProcessLookupError:  # it has ended already
@@ -159,6 +164,7 @@ def stand_for(connection: socket.socket, child: int) -> int:
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, pass_on)
     try:
+        connection.sendall(GO)
         return number(connection)
     except (NoneThereError, OSError):
         # The fork server was killed; the child goes on, but how it ends is for nobody to know.

@@ -158,5 +158,6 @@ def _start_ray(workers: int) -> None:
     variables = {**KEEP_MEMORY, **QUIET}
     settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     if "RAY_ADDRESS" not in os.environ:
-        settings["num_cpus"] = workers
+        # Ray would join any cluster that it finds traces of on this machine.
+        settings |= {"address": "local", "num_cpus": workers}
     ray.init(runtime_env={"env_vars": variables}, logging_level=logging.ERROR, **settings)
