@@ -53,7 +53,7 @@ def write_images(root: Path, sites: int, each: int) -> None:
 def running(
     command: list[str], log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[int]:
-    """A process and all that it starts; its process group."""
+    """A process and all that it starts; its session."""
     with (
         log.open("w") as file,
         subprocess.Popen(
@@ -66,12 +66,12 @@ def running(
             os.killpg(process.pid, signal.SIGTERM)
 
 
-def megabytes(groups: list[int]) -> float:
-    """The memory of process groups; what processes share is counted once."""
+def megabytes(sessions: list[int]) -> float:
+    """The memory of sessions; what processes share is counted once."""
     found = 0
     for process in Path("/proc").iterdir():
         with suppress(OSError):
-            if process.name.isdecimal() and os.getpgid(int(process.name)) in groups:
+            if process.name.isdecimal() and os.getsid(int(process.name)) in sessions:
                 lines = (process / "smaps_rollup").read_text().splitlines()
                 found += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return found / 1024
@@ -109,11 +109,11 @@ def as_flower_has_it(environment: dict[str, str]) -> dict[str, str]:
 
 @contextmanager
 def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Server, list[int]]]:
-    """A server and its sites, as real processes, with the process groups of the sites."""
+    """A server and its sites, as real processes, with the sessions of the sites."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server, groups = Server(root / "server"), []
+    server, sessions = Server(root / "server"), []
     with ExitStack() as stack:
         if plain:
             server.prepare("127.0.0.1", port, [])
@@ -144,9 +144,9 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
                 command = node_command(home, f"127.0.0.1:{port}", ca, own)
                 variables = as_flower_has_it(node_environment(home))
             log = root / f"{home.name}.log"
-            groups.append(stack.enter_context(running(command, log, variables)))
+            sessions.append(stack.enter_context(running(command, log, variables)))
         wait_for(server, sites)
-        yield server, groups
+        yield server, sessions
 
 
 def federate(*arguments: object) -> float:
@@ -232,21 +232,21 @@ def main() -> None:
             "--knn", 0, *settings, "--out", root / "pool",
         )  # fmt: skip
         names = ",".join(f"site{site}" for site in range(sites))
-        with federation(root / "warm", sites) as (server, groups):
-            idle = megabytes(groups) / sites
+        with federation(root / "warm", sites) as (server, sessions):
+            idle = megabytes(sessions) / sites
             first = federate(
                 server.home, "--sites", names, "--classes", ",".join(CLASSES), *settings,
                 "--out", root / "ours",
             )  # fmt: skip
-            waiting = megabytes(groups) / sites
+            waiting = megabytes(sessions) / sites
         ours, pool = seconds_in(root / "ours"), seconds_in(root / "pool")
         same = digest_in(root / "ours") == digest_in(root / "pool")
         found = [("repper federate", ours), ("repper run, pool engine", pool)]
         print(f"a node: {idle:.0f} MB before its first message, {waiting:.0f} after its last")
         print(f"repper federate showed its first line after {first:.1f} s")
         if options.only is None:
-            with federation(root / "plain", sites, plain=True) as (server, groups):
-                print(f"Flower's own node: {megabytes(groups) / sites:.0f} MB")
+            with federation(root / "plain", sites, plain=True) as (server, sessions):
+                print(f"Flower's own node: {megabytes(sessions) / sites:.0f} MB")
                 config = {"sites": sites, "rounds": rounds, "epochs": epochs}
                 theirs = bare(server, root, {**config, "classes": ",".join(CLASSES)})
             found.insert(1, ("a bare Flower app on Flower's own processes", theirs))
