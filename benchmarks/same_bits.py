@@ -249,6 +249,10 @@ def print_table(names: list[str], found: dict[str, dict[str, Answer]]) -> int:
     different = 0
     for name in names:
         cells = []
+        errors = {answers[name].get("error", "") for answers in found.values()}
+        if len(errors) == 1 and errors.pop().startswith("RepperError"):
+            print(f"{name:{width}}  refused by both")
+            continue
         for part in PARTS:
             digests = {answers[name].get(part) for answers in found.values()}
             cells.append("DIFFERENT" if None in digests or len(digests) > 1 else "equal")
