@@ -160,6 +160,16 @@ def test_a_limited_share_is_that_of_every_rule_and_of_the_loss():
     assert free.examples == 16
 
 
+def test_a_round_refuses_values_that_have_grown_too_much():
+    """Client 9 sends 10 where 1 was sent."""
+    stage = Stage(FedAvg(), 1, 1, clients=(0, 9))
+    served = Served({"w": torch.tensor([1.0])})
+    [done] = federate(Counting(), served, stage, seed=0, limits=Limits(growth=11))
+    assert done.examples == 11
+    with pytest.raises(RepperError, match="client 9 in round 1"):
+        list(federate(Counting(), served, stage, seed=0, limits=Limits(growth=9)))
+
+
 def test_memory_does_not_grow_with_updates_that_come_before_their_turn(monkeypatch):
     """Most of them wait on the disk, and come back as they were."""
     written = []

@@ -145,3 +145,25 @@ def test_every_engine_gives_the_same_bits(digits, tmp_path):
         for engine in ("serial", "pool")
     )
     assert serial == pool
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "hostile"), [(0.2, 4, 1), (0.2, 10, 2), (0.07, 100, 7)]
+)
+def test_the_number_of_hostile_clients_is_rounded_up(share, clients, hostile):
+    assert ours.TrimmedMean(hostile=share).most_hostile(clients) == hostile
+
+
+def test_krum_looks_at_the_nearest_clients_and_not_at_all():
+    """Of 7 with 2 hostile, 3 neighbours count; the sum over all would prefer 0.35."""
+    places = (0.0, 0.1, 0.2, 0.35, 10.0, 11.0, 12.0)
+    updates = [Sent(n, model([place]), 1) for n, place in enumerate(places)]
+    assert float(combined(ours.Krum(), updates)[W]) == pytest.approx(0.2)
+
+
+def test_clipping_shortens_what_was_measured_by_itself():
+    start = model([0.0])
+    updates = [Sent(n, model([1.0], mean), 1) for n, mean in enumerate((1.0, 1.0, 100.0))]
+    new = combined(ours.NormClip(), updates, start)
+    assert float(new[W]) == 1.0
+    assert float(new[MEAN]) == pytest.approx(1.0)
