@@ -116,14 +116,18 @@ PAPER = Preset(
         "participation": 0.2, "batch": 256, "lr": 1e-3, "weight_decay": 1e-4, "temperature": 0.1,
         "loss": "usual", "views": 2, "augment": "weak",
         "head_epochs": 10, "head_lr": 1e-3, "head_scale": False, "train_images": None,
+        "precision": "float32",
     },
     scaled=False,
 )  # fmt: skip
 SMALL = Preset(
     "small",
-    {**PAPER.common, "encoder": "small", "head_epochs": None, "head_lr": 0.01},
+    {
+        **PAPER.common, "encoder": "small", "head_epochs": None, "head_lr": 0.01,
+        "precision": "auto",
+    },
     scaled=True,
-)
+)  # fmt: skip
 READINGS = (
     "RepPer's loss in its usual form, with the log inside the mean, and as printed, in rows of "
     "their own; weak augmentation for all, and strong for the loss as printed, as images set apart "

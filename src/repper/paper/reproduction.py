@@ -254,7 +254,10 @@ class Reproduction:
                 found, elsewhere = run.environment
                 if elsewhere:
                     reused.add(training)
-                machines.append(f"{found['processor']}, {found['cores']} cores ({found['device']})")
+                machines.append(
+                    f"{found['processor']}, {found['cores']} cores ({found['device']}, "
+                    f"{run.config.precision})"
+                )
         if trained:
             minutes = round(sum(trained.values()) / 60)
             took = f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
