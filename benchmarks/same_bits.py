@@ -36,6 +36,8 @@ Row = tuple[str, Settings, Settings]
 """A kind, settings on top of those in `TINY`, and settings of the second step if there is one."""
 Answer = dict[str, str]
 REPPER_RUN = [sys.executable, "-m", "repper", "run"]
+NOT_RESULTS = ("seal", "run")
+"""Notes in a file that say which file it is, not what was trained."""
 PARTS = ("encoder", "heads", "file")
 """All that was trained, the clients' heads, and the encoder that newcomers would take."""
 TINY: Settings = {
@@ -138,7 +140,8 @@ def probe(file: Path) -> None:
                 result = repper.open_run(folder).result
                 answer = {part: result[f"{part}_digest"] for part in PARTS[:2]}
                 with safe_open(str(folder / "encoder.safetensors"), framework="np") as encoder:
-                    header = json.dumps(sorted(encoder.metadata().items()))
+                    notes = encoder.metadata().items()
+                header = json.dumps(sorted((k, v) for k, v in notes if k not in NOT_RESULTS))
                 answer["file"] = hashlib.sha256(header.encode()).hexdigest()
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}

@@ -182,9 +182,9 @@ def test_a_head_file_knows_its_encoder_and_shows_damage(tmp_path):
     with pytest.raises(RepperError, match="do not match its digest"):
         read_head(path)
     path.write_bytes(good[:50])
-    with pytest.raises(RepperError, match="damaged or not a head file"):
+    with pytest.raises(RepperError, match="damaged or not a safetensors file"):
         read_head(path)
-    with pytest.raises(RepperError, match="there is no head file"):
+    with pytest.raises(RepperError, match="there is no file"):
         read_head(tmp_path / "1.safetensors")
     with pytest.raises(RepperError, match="takes features of 6 numbers"):
         head.predict(x[:, :5])

@@ -20,7 +20,8 @@ from typing import cast, final
 
 from repper.errors import RepperError
 from repper.names import is_encoder, is_personal
-from repper.params import Params, read_notes, read_params, save_params, select
+from repper.params import Params, read_params, save_params, select
+from repper.sealed import read_notes
 
 INITIAL = "initial.safetensors"
 

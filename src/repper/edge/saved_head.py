@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from repper.errors import RepperError
-from repper.files import write_atomically
+from repper.sealed import read_sealed, write_sealed
 
 Array = NDArray[Any]
 
@@ -94,7 +93,7 @@ class SavedHead:
     def save(self, path: Path) -> None:
         header = {**self._header(), "digest": self.digest()}
         arrays = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
-        write_atomically(path, _in_order(save(arrays, metadata=header)))
+        write_sealed(path, save(arrays, metadata=header))
 
     def for_encoder(self, digest: str) -> SavedHead:
         """This head, after a check that it belongs to the encoder with this digest."""
@@ -129,24 +128,9 @@ class SavedHead:
         }
 
 
-def _in_order(data: bytes) -> bytes:
-    """A safetensors file with its header sorted: the library has another order each time."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[end:]
-
-
 def read_head(path: Path) -> SavedHead:
     """Read a head file; one that is damaged, or of another format, is refused."""
-    try:
-        with safe_open(str(path), framework="np") as file:
-            header = dict(file.metadata() or {})
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except FileNotFoundError as error:
-        raise RepperError(f"there is no head file {path}") from error
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise RepperError(f"{path} is damaged or not a head file ({error})") from error
+    arrays, header = read_sealed(path, "np")
     if header.get("format") != _FORMAT or set(arrays) != set(
         SHAPES.get(header.get("shape", ""), ())
     ):

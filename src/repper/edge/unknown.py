@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from repper.edge.saved_head import Array
 from repper.errors import RepperError
-from repper.files import write_atomically
+from repper.sealed import read_sealed, write_sealed
 
 FORMAT = "repper-unknown-1"
 TENSORS = ("means", "whiten", "threshold")
@@ -45,7 +44,7 @@ class Unknown:
     def save(self, path: Path) -> None:
         arrays = self._arrays()
         header = {"format": FORMAT, "encoder": self.encoder, "digest": _digest(arrays)}
-        write_atomically(path, save(arrays, metadata=header))
+        write_sealed(path, save(arrays, metadata=header))
 
     def digest(self) -> str:
         return _digest(self._arrays())
@@ -58,12 +57,7 @@ class Unknown:
 
 def read_unknown(path: Path, encoder: str) -> Unknown:
     """Read the rule of a model folder, for the encoder with this digest."""
-    try:
-        with safe_open(str(path), framework="np") as file:
-            header = dict(file.metadata() or {})
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise RepperError(f"{path} is missing or damaged ({error})") from error
+    arrays, header = read_sealed(path, "np")
     whole = (
         set(arrays) == set(TENSORS)
         and header.get("digest") in (None, _digest(arrays))

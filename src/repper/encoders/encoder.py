@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from repper.augment import normalize
 from repper.encoders import ENCODERS, BuildEncoder
 from repper.errors import RepperError
-from repper.params import Params, load_params, params_of, read_notes, read_params, save_params
+from repper.params import Params, load_params, params_of, read_params, save_params
+from repper.sealed import read_notes
 
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""

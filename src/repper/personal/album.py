@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array
 from repper.errors import RepperError
-from repper.files import write_atomically
 from repper.personal.photos import Photo, digest_of, features_of
+from repper.sealed import read_sealed, write_sealed
 
 FORMAT = "repper-photos-1"
 
@@ -135,7 +134,7 @@ class Album:
             "digest": self.digest(),
         }
         features = {"features": np.ascontiguousarray(self.features, np.float32)}
-        write_atomically(path, save(features, metadata=header))
+        write_sealed(path, save(features, metadata=header))
 
     def _fits_together(self, width: int) -> bool:
         """Whether every photo has features, a digest, a class and a name."""
@@ -165,14 +164,13 @@ def empty_album(encoder: OnnxEncoder) -> Album:
 def read_album(path: Path, encoder: OnnxEncoder) -> Album:
     """Read the photos of a model folder."""
     try:
-        with safe_open(str(path), framework="np") as file:
-            header = dict(file.metadata() or {})
-            features = file.get_tensor("features")
+        tensors, header = read_sealed(path, "np")
+        features = tensors["features"]
         columns = [tuple(json.loads(header[name])) for name in ("digests", "labels", "names")]
         album = Album(header["encoder"], features, *columns)
         whole = header["format"] == FORMAT and album.digest() == header["digest"]
         whole = whole and album._fits_together(encoder.features)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+    except (RepperError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise RepperError(f"{path} is missing or damaged: fit the model again") from error
     if not whole or album.encoder != encoder.digest:
         raise RepperError(f"{path} is damaged, or of another encoder: fit the model again")
