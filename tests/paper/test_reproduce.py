@@ -63,7 +63,7 @@ def test_ours_stand_beside_the_papers(done):
     line = result.panels[0].lines[best]
     assert (low, high) == pytest.approx((-line.high, -line.low), abs=0.006)
     # Rows that differ only in what clients do last share a training.
-    assert re.search(r"- 2 trainings, \d+ min in all on .+, \d+ cores \(cpu\)\.", text)
+    assert re.search(r"- 2 trainings, \d+ min in all on .+, \d+ cores \(cpu, float32\)\.", text)
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == [*TWO.panels[0].rows, "repper+linear"]
