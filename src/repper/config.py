@@ -173,7 +173,20 @@ class Config:
         choices=("float32", "float16"),
     )
     init: str | None = _stage1(
-        None, "start from this encoder: a run folder or its encoder.safetensors"
+        None,
+        "start from this encoder: a run folder, its encoder.safetensors, or a ResNet-18 or -34 as "
+        "torchvision and timm save it (.safetensors or .pth)",
+    )
+    pixels: str | None = _stage1(
+        None,
+        "what pixels become before the encoder: half (-1 to 1), or imagenet (less its mean, over "
+        "its deviation; default: what --init was trained with, else half)",
+        choices=("half", "imagenet"),
+    )
+    freeze_until: str | None = _stage1(
+        None,
+        "train a ResNet only from this part on, layer1 to layer4; what is before stays as it is",
+        choices=("layer1", "layer2", "layer3", "layer4"),
     )
     init_clients: str = _stage1(
         "new",

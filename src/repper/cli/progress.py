@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from repper.cli.duration import duration
+from repper.engines.memory import step_bytes
 from repper.paper.events import (
     PanelMissing,
     PanelStarted,
@@ -28,6 +29,9 @@ from repper.runs.compare import CellStarted
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
 from repper.runs.sweep import SweepStep, Swept
 from repper.text_table import figure
+
+SAID_FROM = 2**29
+"""The memory of a training step in bytes from which on it is said before the start."""
 
 
 class Display:
@@ -125,7 +129,14 @@ class Display:
             f"{config.clients} clients with {min(sizes)} to {max(sizes)} training images; "
             f"computing in {config.precision}"
         )
-        if config.init and not event.rounds:
+        if (needed := step_bytes(event.plan.work)) >= SAID_FROM:
+            self._say(
+                f"a step of training needs about {needed / 2**30:.1f} GB in every process: with "
+                f"too little memory, take fewer --workers or a smaller --batch"
+            )
+        if event.plan.begins:
+            self._say(f"begins with {config.init}: {event.plan.begins}")
+        elif config.init and not event.rounds:
             self._say(f"clients join {config.init}")
         if event.finished_rounds:
             self._say(f"resuming after round {event.finished_rounds}")

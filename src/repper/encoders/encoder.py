@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, final
@@ -20,17 +21,46 @@ from repper.sealed import read_notes
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""
 
+HALF = "half"
+PIXELS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]] | None] = {
+    HALF: None,
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What pixels from 0 to 1 become before an encoder's first layer: from -1 to 1, or less this mean
+of red, green and blue, over this deviation."""
+
 
 @final
 class Encoder(nn.Module):
-    """A network that ends in one feature vector r per image; `features` is its length."""
+    """A network that ends in one feature vector r per image; `features` is its length.
 
-    def __init__(self, body: nn.Module, features: int) -> None:
+    `parts` says with which layer of a `body` that is a sequence each part begins that has a name.
+    """
+
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(
+        self, body: nn.Module, features: int, parts: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__()
         self.body = body
         self.features = features
+        self.parts = dict(parts or {})
+        self.register_buffer("scale", None, persistent=False)
+        self.register_buffer("shift", None, persistent=False)
+
+    def take(self, pixels: str) -> None:
+        """Expect images from -1 to 1, as before, but show them to the body as `PIXELS` says."""
+        if (found := PIXELS[pixels]) is not None:
+            mean, deviation = (torch.tensor(values).view(1, -1, 1, 1) for values in found)
+            # With p = (x + 1) / 2: (p - mean) / deviation, as one product and one sum.
+            self.scale, self.shift = 0.5 / deviation, (0.5 - mean) / deviation
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.scale is not None and self.shift is not None:
+            # A grey image has one channel, and becomes three here.
+            images = images * self.scale + self.shift
         result: Tensor = self.body(images)
         return result
 
@@ -63,6 +93,8 @@ class EncoderSpec:
     size: int
     width: float = 1.0
     norm: str = "batch"
+    pixels: str = HALF
+    """A key of `PIXELS`; of images with one channel, an encoder then sees three equal ones."""
     builder: BuildEncoder | None = field(default=None, compare=False, repr=False)
     """The user's own function that builds it; `name` says where it is from."""
 
@@ -71,7 +103,9 @@ class EncoderSpec:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             build = self.builder or ENCODERS[self.name]
-            encoder = build(self.channels, self.size, self.width, self.norm)
+            found = PIXELS[self.pixels]
+            channels = self.channels if found is None else len(found[0])
+            encoder = build(channels, self.size, self.width, self.norm)
             if not isinstance(encoder, Encoder):
                 raise RepperError(
                     f"{self.name} gave {type(encoder).__name__}, not an Encoder: "
@@ -85,6 +119,7 @@ class EncoderSpec:
                     module.weight.data = module.weight.data.contiguous(
                         memory_format=torch.channels_last
                     )
+        encoder.take(self.pixels)
         return encoder
 
 
@@ -95,6 +130,8 @@ def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> 
     """
     names = ("name", "channels", "size", "width", "norm")
     header = {key: str(getattr(spec, key)) for key in names}
+    if spec.pixels != HALF:
+        header["pixels"] = spec.pixels
     save_params(path, params, header | {"origin": origin})
 
 
@@ -118,6 +155,7 @@ def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
             int(notes["size"]),
             float(notes["width"]),
             notes["norm"],
+            notes.get("pixels", HALF),
         )
     except (KeyError, ValueError) as error:
         raise RepperError(f"{path} holds parameters, but not an encoder of repper") from error

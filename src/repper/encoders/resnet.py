@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from repper.encoders.blocks import MeanOverPositions, Norm, conv_norm_relu, norm_layer, scaled
 from repper.encoders.encoder import Encoder
 
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+"""Blocks in each of the four layers, by the number in a ResNet's name."""
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
@@ -42,26 +45,27 @@ def _resnet(
     ]
     if large_stem:
         layers.append(nn.MaxPool2d(3, 2, padding=1))
-    inputs = sizes[0]
+    inputs, parts = sizes[0], {}
     for stage, (outputs, count) in enumerate(zip(sizes, blocks, strict=True)):
+        parts[f"layer{stage + 1}"] = len(layers)
         for index in range(count):
             stride = 2 if stage > 0 and index == 0 else 1
             layers.append(BasicBlock(inputs, outputs, stride, norm))
             inputs = outputs
-    return Encoder(nn.Sequential(*layers, MeanOverPositions()), inputs)
+    return Encoder(nn.Sequential(*layers, MeanOverPositions()), inputs, parts)
 
 
 def resnet18(channels: int, size: int, width: float, norm: Norm) -> Encoder:
-    return _resnet(channels, width, norm, (2, 2, 2, 2), large_stem=False)
+    return _resnet(channels, width, norm, BLOCKS[18], large_stem=False)
 
 
 def resnet34(channels: int, size: int, width: float, norm: Norm) -> Encoder:
-    return _resnet(channels, width, norm, (3, 4, 6, 3), large_stem=False)
+    return _resnet(channels, width, norm, BLOCKS[34], large_stem=False)
 
 
 def resnet18_7x7(channels: int, size: int, width: float, norm: Norm) -> Encoder:
-    return _resnet(channels, width, norm, (2, 2, 2, 2), large_stem=True)
+    return _resnet(channels, width, norm, BLOCKS[18], large_stem=True)
 
 
 def resnet34_7x7(channels: int, size: int, width: float, norm: Norm) -> Encoder:
-    return _resnet(channels, width, norm, (3, 4, 6, 3), large_stem=True)
+    return _resnet(channels, width, norm, BLOCKS[34], large_stem=True)

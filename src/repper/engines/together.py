@@ -63,6 +63,7 @@ class Stacking:
             and training.precision == "float32"
             and not training.compile
             and not stage.method.copies
+            and not network.frozen
             and type(stage.method).outputs is Method.outputs
             and all(phase.views and not on_features(phase, network) for phase in phases)
             and all(map(is_stackable, network.children()))

@@ -202,12 +202,14 @@ def set_moving(network: Network, phase: Phase) -> dict[str, Tensor]:
     network.train()
     moving: dict[str, Tensor] = {}
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(phase.moves(name))
+        parameter.requires_grad_(phase.moves(name) and not name.startswith(network.frozen))
         if parameter.requires_grad:
             moving[name] = parameter
     for part in network.children():
         if not any(parameter.requires_grad for parameter in part.parameters()):
             part.eval()
+    for name in network.frozen:
+        network.get_submodule(name.removesuffix(".")).eval()
     return moving
 
 

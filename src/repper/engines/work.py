@@ -63,5 +63,8 @@ class Work:
     def networks(self, seed: int = 0) -> tuple[Network, ...]:
         """The network of every stage, with initial values from a seed."""
         return tuple(
-            build_network(stage.method, self.spec, len(self.classes), seed) for stage in self.stages
+            build_network(
+                stage.method, self.spec, len(self.classes), seed, stage.training.freeze_until
+            )
+            for stage in self.stages
         )

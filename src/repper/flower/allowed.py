@@ -19,7 +19,8 @@ from repper.registry import is_reference
 FROM_SERVER = frozenset({
     "method", "encoder", "width", "norm", "bn", "augment", "participation", "rounds", "epochs",
     "batch", "lr", "lr_decay", "lr_decay_every", "weight_decay", "precision", "upload",
-    "personalize", "head_input", "seed", "image_size", "test_share", "clients",
+    "personalize", "head_input", "pixels", "freeze_until", "seed", "image_size", "test_share",
+    "clients",
 })  # fmt: skip
 """Settings of every run that a site takes from a server."""
 OF_THE_SERVER = frozenset({"server", "init", "out", "max_weight", "max_growth"})

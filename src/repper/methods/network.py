@@ -28,10 +28,13 @@ class Network(nn.Module):
         super().__init__()
         self._method = method
         self._top = tuple(top)
+        self._copies = tuple(copies)
+        self.frozen: tuple[str, ...] = ()
+        """What the names of parameters begin with that no phase moves."""
         self.encoder = encoder
         for name, layer in top.items():
             self.add_module(name, layer)
-        for name in copies:
+        for name in self._copies:
             own = Network(method, copy.deepcopy(encoder), copy.deepcopy(dict(top)), ())
             self.add_module(name, own)
 
@@ -48,6 +51,12 @@ class Network(nn.Module):
         """The copy of this name; without one, the network that travels."""
         return cast(Network, self.get_submodule(name))
 
+    def freeze(self, until: str) -> None:
+        """Let the encoder's layers before the part of this name stay as they are, everywhere."""
+        first = self.encoder.parts[until]
+        places = ("", *(f"{name}." for name in self._copies))
+        self.frozen = tuple(f"{at}encoder.body.{i}." for at in places for i in range(first))
+
     @property
     def own(self) -> Network:
         """The network that a client answers with."""
@@ -59,21 +68,32 @@ class Network(nn.Module):
         return self._method.classifier(params_of(self))
 
 
-def build_network(method: Method, spec: EncoderSpec, classes: int, seed: int) -> Network:
-    """The method's network with initial values from `seed`."""
+def build_network(
+    method: Method, spec: EncoderSpec, classes: int, seed: int, freeze_until: str | None = None
+) -> Network:
+    """The method's network with initial values from `seed`, frozen before a part of the encoder."""
     encoder = spec.build(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 1)
         top = method.top(encoder.features, classes)
-    return Network(method, encoder, top, method.copies)
+    network = Network(method, encoder, top, method.copies)
+    if freeze_until is not None:
+        if freeze_until not in encoder.parts:
+            has = ", ".join(encoder.parts) or "none"
+            raise RepperError(
+                f"--freeze-until {freeze_until}: encoder {spec.name!r} has no such part, but {has}"
+            )
+        network.freeze(freeze_until)
+    return network
 
 
 @dataclass(frozen=True)
 class Holds:
     """Who holds which parameters of a stage, by name.
 
-    `shared` travel both ways. `given` come from an earlier stage and only go to clients. `private`
-    are trained and kept by each client. `still` stay as they were drawn: no phase moves them.
+    `shared` travel both ways. `given` come from an earlier stage, or are frozen, and only go to
+    clients. `private` are trained and kept by each client. `still` stay as they were drawn: no
+    phase moves them.
     """
 
     shared: frozenset[str]
@@ -98,10 +118,12 @@ class Holds:
 
         And each client those that it has `kept` since.
         """
-        names = params_of(network).keys()
+        names = {n for n in params_of(network) if not n.startswith(network.frozen)}
+        frozen = {n for n in params_of(network) if n.startswith(network.frozen) and is_encoder(n)}
         norms = _norm_names(network) if local_norm or method.local_norm else frozenset()
         shared = frozenset(n for n in names if _travels(method, n) and n not in norms)
-        given = frozenset(n for n in before if n in names and n not in shared | norms)
+        earlier = frozenset(n for n in before if n in names and n not in shared | norms)
+        given = earlier | frozen
         private = frozenset(
             n for n in names - shared - given
             if method.private(n) or (n in norms and method.moves(n))

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains in a round, whatever the method."""
+    """How a client trains in a round, whatever the method.
+
+    The encoder's layers before its part `freeze_until` stay as they are.
+    """
 
     epochs: int = 5
     batch: int = 64
@@ -26,6 +29,7 @@ class Training:
     augment: str = "medium"
     compile: bool = False
     precision: str = "float32"
+    freeze_until: str | None = None
 
     def lr_after(self, rounds: int) -> float:
         """The learning rate when so many rounds are over."""

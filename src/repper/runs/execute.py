@@ -17,6 +17,7 @@ import torch
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.encoders.encoder import AVERAGED, SHARED, encoder_origin
+from repper.encoders.published import ORIGIN, is_published
 from repper.engines import ENGINES, BuildEngine
 from repper.engines.engine import Engine, Personal
 from repper.errors import RepperError
@@ -273,7 +274,8 @@ def _finish(
     held = planned.dealt.partition if store else planned.work.partition
     encoder, origin = encoder_for_newcomers(final, store, held, number)
     if config.init and not number:
-        origin = encoder_origin(Path(config.init))
+        path = Path(config.init)
+        origin = ORIGIN if is_published(path) else encoder_origin(path)
     facts |= planned.clientele.facts(personal, read_rounds(folder))
     if any(one.needs_common for one in planned.work.personalizers.all):
         layer = planned.work.stages[-1].method.classifier(final)

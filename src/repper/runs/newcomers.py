@@ -13,7 +13,7 @@ from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import DATASETS
 from repper.datasets.dataset import Dataset
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import read_encoder
+from repper.encoders.encoder import HALF, read_encoder
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
@@ -83,6 +83,7 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
         encoder=spec.name,
         width=spec.width,
         norm=spec.norm,
+        pixels=None if spec.pixels == HALF else spec.pixels,
         rounds=0,
         knn=0,
         init=str(run.folder),

@@ -14,7 +14,8 @@ from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
 from repper.encoders import ENCODERS
-from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.encoders.encoder import HALF, EncoderSpec, read_encoder
+from repper.encoders.published import Published, is_published, pixels_of
 from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
@@ -110,6 +111,8 @@ class Plan:
     networks: tuple[Network, ...]
     rule: Rule
     clientele: Clientele
+    begins: str = ""
+    """What of published weights its encoder begins with, and what was left over."""
 
     @property
     def dealt(self) -> Dealt:
@@ -216,7 +219,10 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     if config.sources:
         try_out(work, rule if is_reference(config.server) else Mean())
     dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition.settings))
-    return Plan(config, folder, work, networks, rule, dealt).in_folder()
+    begins = ""
+    if config.init and is_published(Path(config.init)):
+        begins = str(Published.read(Path(config.init)).fitting(spec))
+    return Plan(config, folder, work, networks, rule, dealt, begins).in_folder()
 
 
 def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:
@@ -232,6 +238,9 @@ def settled(config: Config) -> Config:
     precision = resolve_precision(config.precision, device)
     config = replace(config, device=device, precision=precision)
     config = replace(config, personalize=config.personalize_as())
+    if config.init is not None and config.pixels is None:
+        pixels = pixels_of(Path(config.init))
+        config = replace(config, pixels=None if pixels == HALF else pixels)
     if config.compile:
         check_compiler()
     return config.resolved()
@@ -276,7 +285,9 @@ def spec_of(config: Config, channels: int, size: int) -> EncoderSpec:
     builder = config.values.get("encoder")
     if builder is None and is_reference(config.encoder):
         builder = ENCODERS[config.encoder]
-    return EncoderSpec(config.encoder, channels, size, config.width, config.norm, builder)
+    return EncoderSpec(
+        config.encoder, channels, size, config.width, config.norm, config.pixels or HALF, builder
+    )
 
 
 def describe_partition(config: Config, partition: Partition) -> Config:
@@ -305,18 +316,24 @@ def initial_networks(config: Config, work: Work) -> tuple[Network, ...]:
             f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
         )
     if config.init:
-        given, params = read_encoder(Path(config.init))
-        if replace(given, size=work.spec.size) != work.spec:
-            raise RepperError(
-                f"--init {config.init} holds {_described(given)}, but this run needs "
-                f"{_described(work.spec)}"
-            )
-        load_params(networks[0], params)
+        load_params(networks[0], _start(Path(config.init), work.spec))
     if any(one.needs_common for one in work.personalizers.all):
         _check_common(config, work, networks)
         if config.init and not rounds_of(work.stages):
             load_params(networks[-1], read_common(Path(config.init)))
     return networks
+
+
+def _start(path: Path, spec: EncoderSpec) -> Params:
+    """What a run's encoder begins with, from an encoder of ours or from published weights."""
+    if is_published(path):
+        return Published.read(path).fitting(spec).params
+    given, params = read_encoder(path)
+    if replace(given, size=spec.size) != spec:
+        raise RepperError(
+            f"--init {path} holds {_described(given)}, but this run needs {_described(spec)}"
+        )
+    return params
 
 
 def _check_common(config: Config, work: Work, networks: Sequence[Network]) -> None:
@@ -334,7 +351,7 @@ def _check_common(config: Config, work: Work, networks: Sequence[Network]) -> No
 def _described(spec: EncoderSpec) -> str:
     return (
         f"encoder {spec.name!r} of width {spec.width:g} with {spec.norm} norm "
-        f"for {spec.channels} channels"
+        f"for {spec.channels} channels, with pixels as {spec.pixels!r}"
     )
 
 

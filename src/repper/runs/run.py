@@ -119,7 +119,10 @@ class Run:
         """The stages that the run has gone through, and who held what in each."""
         config, (spec, _) = self.config, read_encoder(self.folder)
         stages = build_stages(config)
-        networks = [build_network(s.method, spec, len(self.classes), seed=0) for s in stages]
+        networks = [
+            build_network(s.method, spec, len(self.classes), 0, s.training.freeze_until)
+            for s in stages
+        ]
         return stages, holdings(stages, networks, config.bn == "local")
 
     def rounds(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 from repper.config import Config
 from repper.config_file import read_config, write_config
 from repper.encoders.encoder import read_encoder
+from repper.encoders.published import is_published
 from repper.errors import RepperError
 from repper.files import check_one_of, check_same, read_json, write_atomically
 from repper.params import digest
@@ -145,7 +147,11 @@ def check_init(folder: Path, config: Config) -> None:
 
 
 def _init_digest(config: Config) -> str:
-    return digest(read_encoder(Path(str(config.init)))[1])
+    path = Path(str(config.init))
+    if not is_published(path):
+        return digest(read_encoder(path)[1])
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def shift_seed(config: Config, dealing: Mapping[str, Any]) -> int:
