@@ -115,7 +115,8 @@ def _all(
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    if any([os.waitpid(pid, 0)[1] for pid in lanes]):
+    broken = [pid for pid in lanes if os.waitpid(pid, 0)[1]]
+    if broken:
         raise RuntimeError("the campaign itself failed: see above")
     lines = [line for report in reports for line in report.read_text().splitlines()]
     return sorted((Tried(**json.loads(line)) for line in lines), key=lambda tried: tried.number)
