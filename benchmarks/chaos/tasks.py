@@ -24,6 +24,7 @@ DIGITS = ("--data", "digits", "--train-images", "300", *TINY)
 CHANGES = {"seconds", "milliseconds", "megabytes", "reused"}
 """What differs between equal runs, wherever it stands in a JSON file."""
 VOLATILE = {"environment.json", ".lock", "report.html", "time.csv"}
+FREE_NAME = r"-[0-9a-f]{12}(?=\.(safetensors|onnx))"
 Content = dict[str, Any]
 
 
@@ -52,7 +53,9 @@ def content_of(folder: Path) -> Content:
             continue
         if path.name == "rounds.jsonl" and not path.stat().st_size:
             continue  # of no rounds, as good as none
-        found[str(path.relative_to(folder))] = _content(path)
+        # Files of a model that was replaced have other names than those of a new one.
+        name = re.sub(FREE_NAME, "", str(path.relative_to(folder)))
+        found[name if name not in found else f"{name} twice"] = _content(path)
     return found
 
 
@@ -66,7 +69,7 @@ def _content(path: Path) -> Any:
         return re.sub(r"\| [\d,.]+ \|$", "| seconds |", text, flags=re.MULTILINE)
     with suppress(ValueError, RecursionError):
         if path.suffix == ".json":
-            return _constant(json.loads(data))
+            return _constant(json.loads(re.sub(FREE_NAME.encode(), b"", data)))
         if path.suffix == ".jsonl":
             return [_constant(json.loads(line)) for line in data.splitlines()]
     return hashlib.sha256(data).hexdigest()
