@@ -4,10 +4,10 @@
     python fuzz head -max_total_time=60
 
 The parsers are those of `tests/foreign.py`, and what follows the name is for libFuzzer. It begins
-with the files in `fuzz/corpus/NAME`, keeps what it finds in a folder of its own beside
-(`fuzz/found/NAME`, not in git), and stops at the first input that is neither read nor refused: put
-that one into the corpus, where `tests/test_foreign.py` reads it from then on. `python fuzz --corpus`
-writes the samples again, for a parser that is new.
+with the files in `fuzz/corpus/NAME`, keeps what it finds in `fuzz/found/NAME`, which is not in git,
+and stops at the first input that is neither read nor refused: put that one into the corpus, where
+`tests/test_foreign.py` reads it from then on. `python fuzz --corpus` writes the samples of all
+parsers, for one that is new.
 """
 
 from __future__ import annotations
