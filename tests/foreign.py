@@ -16,6 +16,7 @@ import tarfile
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -37,11 +38,10 @@ from repper.datasets.images import read_image
 from repper.datasets.request import Request
 from repper.datasets.unpickle import read_arrays
 from repper.edge.model_folder import read_model
-from repper.edge.onnx_file import BLANK, MARK, check, checksum
+from repper.edge.onnx_file import MARK, check
 from repper.edge.saved_head import SavedHead, read_head
 from repper.edge.unknown import Unknown, read_unknown
 from repper.errors import RepperError
-from repper.files import read_json
 from repper.params import read_params, save_params
 from repper.partition import read_partition, split
 from repper.personal.album import Album, read_album
@@ -88,9 +88,8 @@ def _onnx(data: bytes, _folder: Path) -> None:
     """A file with these bytes after the mark of ours; its checksum is right, so all is read."""
     with suppress(RepperError):
         check(data, "file")
-    whole = b"\x08\x08\x12\x06repper" + data + b"\x72\x51" + MARK + BLANK
-    at = whole.find(MARK) + len(MARK)
-    check(whole[:at] + checksum(whole, at) + whole[at + 64 :], "file")
+    blank = b"\x08\x08\x12\x06repper" + data + b"\x72\x51" + MARK + b"0" * 64
+    check(blank[:-64] + sha256(blank).hexdigest().encode(), "file")
 
 
 def _parsers() -> dict[str, Parser]:
@@ -108,7 +107,6 @@ def _parsers() -> dict[str, Parser]:
         "image": _file(lambda path: read_image(path, 3, 8)),
         "config": _file(lambda path: Config(**read_config(path))),
         "manifest": _file(lambda path: read_partition(path, TOY)),
-        "json": _file(read_json),
         "result": _in_folder(read_result, "result.json"),
         "rounds": _in_folder(read_rounds, "rounds.jsonl"),
         "scores": _in_folder(read_scores, "clients.parquet"),
@@ -225,7 +223,6 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
         "image": [_picture(kind) for kind in ("png", "jpeg", "bmp", "webp")],
         "config": [config],
         "manifest": [_saved(lambda path: split(TOY, "iid", clients=2).save(path, TOY), folder)],
-        "json": [b'{"a": [1, -2.5e3, null, true, "\\u00e9"]}'],
         "result": [json.dumps(result).encode()],
         "rounds": [(json.dumps(record) + "\n").encode() * 2],
         "scores": [_table(**{name: [1, 2] for name in scores})],

@@ -21,7 +21,7 @@ from PIL import Image
 
 TINY = tuple("--clients 3 --epochs 1 --width 0.25 --participation 0.67 --engine serial".split())
 DIGITS = ("--data", "digits", "--train-images", "300", *TINY)
-CHANGES = {"seconds", "milliseconds", "megabytes", "reused"}
+CHANGES = {"seconds", "milliseconds", "megabytes", "reused", "seal", "digests"}
 """What differs between equal runs, wherever it stands in a JSON file."""
 VOLATILE = {"environment.json", ".lock", "report.html", "time.csv"}
 FREE_NAME = r"-[0-9a-f]{12}(?=\.(safetensors|onnx))"
