@@ -189,9 +189,11 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
     accuracy = {"mean": 50.0, "std": 1.0, "worst": 49.0}
     result = {"rounds": 1, "accuracy": accuracy, "groups": {}, "clients": 2, "classes": ["a"],
               "chosen_round": 1}  # fmt: skip
-    record = {"round": 1, "cohort": [0], "loss": 0.5, "knn": None, "seconds": 0.1}
+    record = {"cohort": [0], "examples": 3, "images": 6, "bytes_up": 8, "bytes_down": 8,
+              "loss": 0.5, "knn": None, "seconds": 0.1}  # fmt: skip
+    log = [json.dumps({"round": number, **record}) + "\n" for number in (1, 2)]
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+    with tarfile.open(fileobj=archive, mode="w") as tar:
         member = tarfile.TarInfo("folder/file")
         member.size = 3
         tar.addfile(member, io.BytesIO(b"abc"))
@@ -218,13 +220,13 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
         "idx": [idx, gzip.compress(idx, mtime=0)],
         "cifar-pickle": [pickle.dumps({"data": pixels, "labels": [1, 2]}, protocol=3)],
         "cifar-binary": [bytes(3073)],
-        "archive": [archive.getvalue()],
+        "archive": [gzip.compress(archive.getvalue(), mtime=0)],
         "hub": [_table(img=[{"bytes": _picture("png"), "path": "x"}], label=[1])],
         "image": [_picture(kind) for kind in ("png", "jpeg", "bmp", "webp")],
         "config": [config],
         "manifest": [_saved(lambda path: split(TOY, "iid", clients=2).save(path, TOY), folder)],
         "result": [json.dumps(result).encode()],
-        "rounds": [(json.dumps(record) + "\n").encode() * 2],
+        "rounds": ["".join(log).encode()],
         "scores": [_table(**{name: [1, 2] for name in scores})],
         "model": [json.dumps(model).encode()],
         "onnx": [b"\x72\x21\x0a\x0drepper.format\x12\x10repper-encoder-1\x3a\x02\x0a\x00"],
