@@ -305,6 +305,7 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
     save_params(tmp_path / "checkpoint" / "chosen-3.safetensors", each[3], {})
     found = read_checkpoint(tmp_path, lambda number: each[0])
     assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
+    assert not (tmp_path / "checkpoint" / "chosen-3.safetensors").exists()
     assert read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
     with pytest.raises(
         RepperError, match="chosen-2.safetensors, .*, is gone; restore it, or begin"

@@ -63,7 +63,10 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
             f"{name} is damaged: its contents do not match its checksum; copy it again, or export "
             f"it again"
         )
-    said = read_notes(data).get("repper.format")
+    try:
+        said = read_notes(data).get("repper.format")
+    except ValueError as error:  # made so by hand: the checksum is right
+        raise RepperError(f"{name} is damaged: its notes cannot be read ({error})") from error
     if said != format:
         raise RepperError(
             f"{name} is {_KINDS.get(str(said), f'of format {said}')} of repper, and "

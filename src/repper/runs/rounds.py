@@ -61,9 +61,7 @@ def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, us
     beside = clone(named_parts({RULE: served.state, GIVEN: served.given}))
     params = served.shared | beside  # a copy, because a rule may keep the very tensors it gives
     save_params(folder / CHECKPOINT, params, notes)
-    for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
-        if path != _chosen(folder, checkpoint.chosen):
-            path.unlink()
+    _forget_chosen(folder, checkpoint.chosen)
 
 
 def keep_stage(folder: Path, index: int) -> None:
@@ -107,6 +105,7 @@ def read_checkpoint(folder: Path, likes: Callable[[int], Params]) -> Checkpoint 
             f"with --overwrite"
         )
     write_rounds(folder, keep)
+    _forget_chosen(folder, checkpoint.chosen)  # a crash may have come before this, too
     return checkpoint
 
 
@@ -131,6 +130,13 @@ def read_chosen(folder: Path, number: int) -> Params:
             f"--overwrite"
         )
     return read_params(path)[0]
+
+
+def _forget_chosen(folder: Path, but: int) -> None:
+    """Remove the parameters of rounds that were chosen earlier."""
+    for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
+        if path != _chosen(folder, but):
+            path.unlink()
 
 
 def _chosen(folder: Path, number: int) -> Path:
