@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from repper.engines.engine import Update
@@ -135,9 +136,10 @@ def larger(message):
     return wire.update_reply(Update(0, big, 10, 0.5), message, "float32")
 
 
-def more_arrays(message):
-    many = {f"encoder.{n}": torch.tensor([float(n)]) for n in range(40)}
-    return wire.update_reply(Update(0, many, 10, 0.5), message, "float32")
+def more_parts(message):
+    reply = wire.said({}, message)
+    reply.content["more"] = ArrayRecord({str(n): Array(np.array([float(n)])) for n in range(40)})
+    return reply
 
 
 def longer_words(message):
@@ -150,7 +152,7 @@ def longer_words(message):
     ("answer", "why", "most"),
     [
         (larger, "its answer is larger than the", 10),
-        (more_arrays, "parts, more than the", 0),
+        (more_parts, "parts, more than the", 0),
         (longer_words, "its answer is larger than the", 10),
     ],
 )

@@ -304,9 +304,9 @@ def test_a_common_head_that_all_decline_leaves_everyone_alone(tmp_path, image_fo
 
 
 def sizes(nodes, node):
-    """The number of arrays in every question to a node, round by round."""
+    """The number of parameters in every question to a node, round by round."""
     return [
-        len(message.content.array_records["shared"])
+        len(wire.received_in(message))
         for one, message in nodes.asked
         if one == node and "shared" in message.content.array_records
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import json
 
 import numpy as np
 import pytest
@@ -50,22 +50,46 @@ def test_half_numbers_travel_as_such_and_arrive_as_float32():
     asked = wire.question(wire.FIT, 1, {})
     asked.metadata.__dict__["_message_id"] = "question"
     reply = wire.update_reply(Update(0, params, 7, 0.25), asked, "float16")
-    assert reply.content.array_records[wire.PARAMS]["weight"].dtype == "float16"
+    assert len(reply.content.array_records[wire.PARAMS][wire.PACKED].data.partition(b"\n")[2]) == 4
     assert same_bits(wire.update_in(reply, 0).sent, params)
 
 
-def test_what_is_no_parameter_is_refused():
-    with pytest.raises(RepperError, match="numbers of type int64"):
-        wire.params_in(ArrayRecord({"a": Array(np.arange(3))}))
-    strange = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=b"no numpy file")
-    with pytest.raises(RepperError, match="a cannot be read"):
-        wire.params_in(ArrayRecord({"a": strange}))
-    pickled = Array(np.zeros(1, np.float32))
-    content = io.BytesIO()
-    np.save(content, np.array([{"code": 1}], dtype=object), allow_pickle=True)
-    pickled.data = content.getvalue()
-    with pytest.raises(RepperError, match="a cannot be read"):
-        wire.params_in(ArrayRecord({"a": pickled}))
+def packed(layout: object, numbers: bytes = b"") -> ArrayRecord:
+    text = layout if isinstance(layout, bytes) else json.dumps(layout).encode()
+    data = text + b"\n" + numbers
+    return ArrayRecord({wire.PACKED: Array("uint8", (len(data),), wire.PACKING, data)})
+
+
+ONE = np.ones(1, np.float32).tobytes()
+
+
+def test_a_packed_record_is_read_by_its_layout():
+    found = wire.params_in(packed({"a": ["float32", [1, 1]], "b": ["float32", []]}, ONE * 2))
+    assert same_bits(found, {"a": torch.ones(1, 1), "b": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (packed({"a": ["int64", [1]]}, ONE * 2), "a has numbers of type int64"),
+        (packed({"a": ["object", [1]]}, ONE * 2), "a has numbers of type object"),
+        (packed({"a": ["float32", [2]]}, ONE), "cannot be read"),
+        (packed({"a": ["float32", [10**18]]}, ONE), "cannot be read"),
+        (packed({"a": ["float32", [-3, 2]]}, ONE), "cannot be read"),
+        (packed({"a": ["float32", ["1"]]}, ONE), "cannot be read"),
+        (packed({"a": ["float32", [1]]}, ONE * 2), "more numbers than announced"),
+        (packed(["a"], ONE), "cannot be read"),
+        (packed(b"no layout", ONE), "cannot be read"),
+        (packed(b"[" * 10**5, ONE), "cannot be read"),
+        (packed(b'{"a": ["float32", [1]], "a": ["float32", [1]]}', ONE * 2), "more numbers"),
+        (ArrayRecord({"a": Array(np.zeros(1, np.float32))}), "not packed"),
+        (ArrayRecord({wire.PACKED: Array(np.zeros(1, np.float32))}), "not packed"),
+        (ArrayRecord(), "not packed"),
+    ],
+)
+def test_what_is_no_parameter_is_refused(record, why):
+    with pytest.raises(RepperError, match=why):
+        wire.params_in(record)
 
 
 def test_a_personal_result_travels_whole():
@@ -83,11 +107,3 @@ def test_a_personal_result_travels_whole():
 def test_words_of_strangers_are_one_printable_line():
     assert wire.one_line("a\x1b[2J\nb") == "a [2J b"
     assert len(wire.one_line("x" * 10**6)) == 300
-
-
-def test_an_archive_of_arrays_is_no_array():
-    with io.BytesIO() as file:
-        np.savez(file, a=np.zeros(1))
-        array = Array("float32", (1,), "numpy.ndarray", file.getvalue())
-    with pytest.raises(RepperError, match="encoder.x cannot be read"):
-        wire.params_in(ArrayRecord({"encoder.x": array}))

@@ -72,12 +72,11 @@ SMALL = Size(16, 2**16)
 
 def size_of(params: Params) -> Size:
     """The most that an answer with such parameters may have."""
-    lengths = [tensor.numel() * 4 for tensor in params.values()]
-    names = sum(map(len, params))
-    # Of each array Flower stores a description, and the pieces of its bytes under their digests.
-    objects = sum(3 + length // CHUNK for length in lengths)
-    content = sum(length + 1024 + length // CHUNK * 128 for length in lengths)
-    return Size(SMALL.objects + objects, SMALL.bytes + 4 * names + content)
+    numbers = sum(tensor.numel() for tensor in params.values()) * 4
+    layout = sum(4 * len(name) + 256 for name in params)
+    # All are one array: Flower stores its description, and its bytes in pieces with a number each.
+    pieces = 3 + (numbers + layout) // CHUNK
+    return Size(SMALL.objects + pieces, SMALL.bytes + numbers + layout + 128 * pieces)
 
 
 class Replies:

@@ -2,6 +2,7 @@
 
 Flower's node goes on as an idle process after many errors, and ends without a reason after others.
 So its program is called from here. Its log, httpx's and the end of its threads say what happened.
+How long it sleeps between two looks for a message is decided here, too (`pace.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from repper.flower import kept
 from repper.flower.kept import Ended
+from repper.flower.pace import Pace
 
 AHEAD, BEHIND = 4.0, 290.0
 """Seconds that a site's clock may be wrong: Flower allows 5 and 305; dates are whole seconds."""
@@ -48,6 +50,7 @@ class Watch(logging.Handler):
     server: str
     ca: Path
     line: socket.socket
+    pace: Pace = field(default_factory=Pace)
     _away: bool = False
     _status: int = 0
     _told: threading.Lock = field(default_factory=threading.Lock)
@@ -85,6 +88,8 @@ class Watch(logging.Handler):
             self.tell(self.why(str(record.msg), record.msg))
         elif (text := record.getMessage()).startswith("Exit Code: "):
             self.tell(self.why(text + self.status))
+        elif text.startswith(("Receiving: ", "Sent successfully")):
+            self.pace.message()
         elif text.startswith("SuperNode ID"):
             self.connected.write_bytes((self.home / "site.pub").read_bytes())
         elif text.startswith("Connection successful"):
@@ -242,12 +247,14 @@ def _until_a_child_ends(watch: Watch) -> None:
 
 
 def main() -> None:
+    from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     home, server, ca, *arguments = sys.argv[1:]
     line = socket.socket(fileno=int(os.environ.pop("REPPER_KEEPER")))
     os.set_inheritable(line.fileno(), False)
     watch = Watch(Path(home), server, Path(ca), line)
+    vars(start_client_internal)["time"] = watch.pace
     logging.getLogger("flwr").addHandler(watch)
     requests = logging.getLogger("httpx")
     requests.setLevel(logging.INFO)
