@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
+from repper.documents import read_json, write_json
 from repper.edge.saved_head import unit_rows
 from repper.encoders.encoder import SHARED, features_of, read_encoder
 from repper.errors import RepperError
@@ -27,7 +28,6 @@ from repper.evaluate import (
     score,
     tail_classes,
 )
-from repper.files import read_json, write_atomically
 from repper.params import digest
 from repper.partition import Partition, read_partition
 from repper.runs.run import Run
@@ -98,7 +98,7 @@ def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
             "clients": len(clients),
         }
         with suppress(RepperError):  # a folder that may only be read is drawn again each time
-            write_atomically(path, json.dumps(kept))
+            write_json(path, kept, indent=None)
     parting = Parting(tuple(kept["silhouette"]), tuple(kept["nearest"]))
     points, labels = np.array(kept["points"]), np.array(kept["labels"])
     return Embedding(points, labels, parting, kept["clients"])

@@ -24,12 +24,13 @@ from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import OtherClassesError, SiteFolder, read_folder
+from repper.documents import read_json, write_json
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
 from repper.engines.client import Clients
 from repper.engines.engine import Personal
 from repper.errors import RepperError, unknown
 from repper.evaluate import summarize
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.flower.allowed import MOST, TRAVELS, check_allowed
 from repper.hardware import resolve_device
 from repper.methods.common import common_stages
@@ -151,7 +152,7 @@ class Site:
                     f"classes could be found out: to allow it, remove {AGREED} from the site's home"
                 )
         if not now.keys() <= known.keys():
-            write_atomically(path, json.dumps(known | now, indent=2))
+            write_json(path, known | now)
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class Part:
             "classes": self.images.classes,
         }
         write_config(self.folder / run_folder.CONFIG, self.config)
-        write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
+        write_json(self.folder / run_folder.RESULT, result)
         return one
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from repper.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
+from repper.documents import read_json
 from repper.errors import RepperError
-from repper.files import read_json
 from repper.paper.reproduction import SETTINGS as REPRODUCTION
 from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from pyarrow import parquet
 from torch import Tensor, nn
 
 from repper.config import Config
+from repper.documents import read_json, write_json
 from repper.encoders.encoder import save_encoder
 from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of, summarize
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.params import Params, digest, params_of, read_params, save_params
 from repper.runs.run_folder import COMMON, CURVES, ENCODER, RESULT, SCORES
 
@@ -130,7 +130,7 @@ def write_result(
         "classes": list(work.classes),
         **facts,
     }
-    write_atomically(folder / RESULT, json.dumps(result, indent=2))
+    write_json(folder / RESULT, result)
 
 
 def _digest_of(heads: Iterable[str | None]) -> str:

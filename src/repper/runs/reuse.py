@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,8 @@ from pathlib import Path
 from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
+from repper.documents import read_json, write_json
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
 from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
 from repper.params import read_params
@@ -63,7 +62,7 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
     content = before | {"training": training, "reused": reused}
-    write_atomically(made / ENVIRONMENT, json.dumps(content, indent=2))
+    write_json(made / ENVIRONMENT, content)
     write_config(made / CONFIG, config)
     if target.exists():
         shutil.rmtree(target)

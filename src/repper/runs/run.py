@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from repper.config import Config
 from repper.datasets.images import read_image
+from repper.documents import read_json
 from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of
-from repper.files import read_json
 from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
 from repper.params import Params, digest

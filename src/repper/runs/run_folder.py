@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import Any
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
+from repper.documents import read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same, read_json, write_atomically
+from repper.files import check_one_of, check_same
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -130,7 +130,7 @@ def write_start(folder: Path, config: Config) -> None:
     now = environment(config.device) | trained
     if config.init:
         now["init"] = _init_digest(config)
-    write_atomically(folder / ENVIRONMENT, json.dumps(now, indent=2))
+    write_json(folder / ENVIRONMENT, now)
     write_config(folder / CONFIG, config)
 
 
