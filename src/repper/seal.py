@@ -31,6 +31,11 @@ class Place:
         at = content.rindex(self.mark + BLANK) + len(self.mark)
         return content[:at] + _sha256(before, content) + content[at + 64 :]
 
+    def seal_in(self, content: bytes) -> bytes:
+        """The 64 characters in sealed content."""
+        at = content.rindex(self.mark) + len(self.mark)
+        return content[at : at + 64]
+
     def is_sealed(self, content: bytes, before: bytes = b"") -> bool:
         """Whether content has a seal; a ValueError if that is another content's, or damaged."""
         if not any(trace in content for trace in self.traces):

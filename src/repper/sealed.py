@@ -8,6 +8,7 @@ note, too, so no bit is left out. Files of older versions have no seal.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,20 @@ def read_notes(path: Path) -> dict[str, str]:
         raise RepperError(f"there is no file {path}") from error
     except _DAMAGED as error:
         raise RepperError(f"{path} is damaged or not a safetensors file ({error})") from error
+
+
+def check_ties(path: Path, notes: Mapping[str, str], **ties: object) -> None:
+    """Refuse a file whose notes say that it is of another run, round or client.
+
+    What a file does not say, as one of an older version, and an empty tie are not compared.
+    """
+    for name, wanted in ties.items():
+        found = notes.get(name)
+        if found is not None and wanted != "" and found != str(wanted):
+            raise RepperError(
+                f"{path} is whole, but its {name} is {found[:12]}, not {str(wanted)[:12]}: restore "
+                f"the file that was there"
+            )
 
 
 _DAMAGED = (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from repper.documents import check_kinds, read_json, write_json
+from repper.documents import as_kind, check_kinds, read_json, write_json
 from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError, unknown
 from repper.files import write_atomically
@@ -161,7 +161,7 @@ class Server:
     def _names(self) -> dict[str, str]:
         path = self.home / "sites.json"
         names: dict[str, str] = read_json(path) if path.is_file() else {}
-        check_kinds(path, names, dict.fromkeys(names, str))
+        as_kind(dict[str, str], names, path, "list of names")
         return names
 
     def start(self, config: dict[str, Any], say: Say) -> None:

@@ -199,13 +199,14 @@ class Part:
         )
         partition = Partition(tuple(train), tuple(test))
         work = make_work(config, spec_of_sites(config), partition, images.classes, images.flip)
+        work = replace(work, run=self.folder.name)
         networks, rule = initial_networks(config, work), config.build_rule()
         return Plan(config, self.folder, work, networks, rule, Alone()).in_folder()
 
     @cached_property
     def clients(self) -> Clients:
         if private := self.plan.work.private:
-            store = PrivateStore(private)
+            store = PrivateStore(private, self.plan.work.run)
             self.folder.mkdir(parents=True, exist_ok=True)
             if not store.begun:
                 store.begin(self.plan.first_kept())
@@ -248,7 +249,7 @@ class Part:
 
         What it did since was not taken; what it did then must not be lost.
         """
-        store = PrivateStore(self.folder / run_folder.PRIVATE)
+        store = PrivateStore(self.folder / run_folder.PRIVATE, self.folder.name)
         store.forget_after(self.client, last)
         kept = store.path(self.client, last).is_file()
         index, _ = stage_at(self.plan.work.stages, last)
@@ -266,7 +267,7 @@ class Part:
         [one] = self.clients.personalize([self.client], number, heads)
         encoder, origin = select(received, is_encoder), SHARED
         if any(holds.own_encoders for holds in self.plan.holds):
-            store = PrivateStore(self.folder / run_folder.PRIVATE)
+            store = PrivateStore(self.folder / run_folder.PRIVATE, self.folder.name)
             if own := store.encoder_of(self.client, number):  # it may never have trained one
                 encoder, origin = encoder | own, "this site's own"
         save_encoder(self.folder / run_folder.ENCODER, self.plan.work.spec, encoder, origin)
@@ -282,6 +283,10 @@ class Part:
             "clients": self.config.clients,
             "client": self.client,
             "classes": self.images.classes,
+            "digests": {
+                run_folder.ENCODER: digest(encoder),
+                f"{run_folder.HEADS}/{self.client}.safetensors": one.head_digest,
+            },
         }
         write_config(self.folder / run_folder.CONFIG, self.config)
         write_json(self.folder / run_folder.RESULT, result)

@@ -14,7 +14,7 @@ from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
 from repper.encoders import ENCODERS
-from repper.encoders.encoder import EncoderSpec, read_encoder
+from repper.encoders.encoder import EncoderSpec
 from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
@@ -38,7 +38,7 @@ from repper.runs.build import (
 )
 from repper.runs.result import read_common
 from repper.runs.rounds import check_private
-from repper.runs.run import Run
+from repper.runs.run import Run, encoder_at
 from repper.runs.tensorboard import check_tensorboard
 from repper.runs.trial import try_out
 from repper.seeds import Purpose, stream, torch_seed
@@ -64,6 +64,10 @@ class Clientele(ABC):
             for client in {client for stage in work.stages for client in stage.clients}
         }
 
+    def digests(self) -> Mapping[str, str]:
+        """Digests of the images and of who holds which, if both are known here."""
+        return {}
+
     def facts(
         self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
@@ -88,6 +92,9 @@ class Dealt(Clientele):
 
     def begin(self, folder: Path) -> None:
         self.partition.save(folder / run_folder.PARTITION, self.data)
+
+    def digests(self) -> Mapping[str, str]:
+        return {"partition": self.partition.hash, "data": self.data.digest}
 
     def check(self, folder: Path) -> None:
         before = read_partition(folder / run_folder.PARTITION, self.data)
@@ -158,6 +165,16 @@ class Plan:
             return False
         needed = any(one.needs_a_head for one in last)
         return not needed or self.networks[index].classifier is not None
+
+    @cached_property
+    def digests(self) -> Mapping[str, str]:
+        """Digests of what decides the training."""
+        return {"settings": run_folder.training_digest(self.config), **self.clientele.digests()}
+
+    def tied(self) -> Plan:
+        """The same, whose files are tied to the run as it was begun in its folder."""
+        name = run_folder.name_of(self.folder) or run_folder.name_of_run(self.digests)
+        return replace(self, work=replace(self.work, run=name))
 
     def in_folder(self) -> Plan:
         """The same, with what never leaves a client in the run's folder."""
@@ -305,7 +322,7 @@ def initial_networks(config: Config, work: Work) -> tuple[Network, ...]:
             f"encoder {config.encoder!r} has nothing for {config.method} to train: use --rounds 0"
         )
     if config.init:
-        given, params = read_encoder(Path(config.init))
+        given, params = encoder_at(Path(config.init))
         if replace(given, size=work.spec.size) != work.spec:
             raise RepperError(
                 f"--init {config.init} holds {_described(given)}, but this run needs "

@@ -10,7 +10,7 @@ from pathlib import Path
 from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
-from repper.documents import read_json, write_json
+from repper.documents import write_json
 from repper.errors import RepperError
 from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
@@ -28,9 +28,12 @@ from repper.runs.run_folder import (
     PRIVATE,
     RESULT,
     check_init,
+    name_of,
     prepare,
+    read_environment,
     read_run_config,
 )
+from repper.sealed import check_ties
 
 
 def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> None:
@@ -57,8 +60,8 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
     if not config.evaluate_every:  # heads that were tested on the way were others
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
-        write_rounds(made, records)
-    before = read_json(source / ENVIRONMENT)
+        write_rounds(made, records, name_of(source))
+    before = read_environment(source)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
     content = before | {"training": training, "reused": reused}
@@ -75,6 +78,7 @@ def check_trained(folder: Path) -> None:
     path, rounds = _trained_to(folder, stages)
     if rounds:
         _, notes = read_params(path)
+        check_ties(path, notes, run=name_of(folder))
         if notes.get("round") != str(rounds) or len(read_rounds(folder)) < rounds:
             raise RepperError(f"{folder} does not hold all {rounds} rounds of its training")
     check_private(folder, stages, holds, rounds)
