@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from repper.client_list import as_text
 from repper.config import OPTIONS, Config
+from repper.documents import read_toml, write_toml
 from repper.errors import RepperError, nearest
-from repper.files import read_toml, write_atomically
 from repper.heads import HEAD_SETTINGS
 from repper.methods import METHODS
 from repper.registry import Registry, is_reference
@@ -115,4 +113,4 @@ def _unknown_key(path: Path, key: str) -> RepperError:
 
 def write_config(path: Path, config: Config) -> None:
     """Write settings so that `read_config` reads them again."""
-    write_atomically(path, tomli_w.dumps(config.to_toml()))
+    write_toml(path, config.to_toml())

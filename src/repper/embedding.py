@@ -17,8 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
+from repper.documents import write_json
 from repper.edge.saved_head import unit_rows
-from repper.encoders.encoder import SHARED, features_of, read_encoder
+from repper.encoders.encoder import SHARED, features_of
 from repper.errors import RepperError
 from repper.evaluate import (
     head_classes,
@@ -27,11 +28,10 @@ from repper.evaluate import (
     score,
     tail_classes,
 )
-from repper.files import read_json, write_atomically
 from repper.params import digest
 from repper.partition import Partition, read_partition
 from repper.runs.run import Run
-from repper.runs.run_folder import EMBEDDING, PARTITION, shift_seed
+from repper.runs.run_folder import EMBEDDING, PARTITION, read_manifest, shift_seed
 from repper.shift import shifted
 
 MOST_IMAGES = 20_000
@@ -79,8 +79,8 @@ def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
 
     Images are loaded only if it was not drawn before.
     """
-    spec, params = read_encoder(run.folder)
-    dealt = read_json(run.folder / PARTITION)["hash"]
+    spec, params = run.encoder
+    dealt = read_manifest(run.folder)["hash"]
     key = {"encoder": digest(params), "partition": dealt, "count": MOST_POINTS, "metric": METRIC}
     path = run.folder / EMBEDDING
     kept = _read(path) if path.is_file() else None
@@ -98,7 +98,7 @@ def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
             "clients": len(clients),
         }
         with suppress(RepperError):  # a folder that may only be read is drawn again each time
-            write_atomically(path, json.dumps(kept))
+            write_json(path, kept, indent=None)
     parting = Parting(tuple(kept["silhouette"]), tuple(kept["nearest"]))
     points, labels = np.array(kept["points"]), np.array(kept["labels"])
     return Embedding(points, labels, parting, kept["clients"])
@@ -141,7 +141,7 @@ def parting_of(run: Run, data: Dataset, clients: Iterable[int] | None = None) ->
     A test image is given the class of the client's nearest training image: more votes would let
     a class of few images win hardly ever, whatever the encoder.
     """
-    spec, params = read_encoder(run.folder)
+    spec, params = run.encoder
     partition = read_partition(run.folder / PARTITION, data)
     counts, _ = partition.counts(data)
     data = _as_seen(run, data, partition)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from repper.errors import RepperError
 
@@ -25,10 +22,22 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync(path.parent)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise RepperError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk, where the system can do that."""
+    if sys.platform != "win32":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some network file systems cannot
+                os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 @contextmanager
@@ -90,22 +99,3 @@ def is_text(name: str) -> bool:
 def plain(text: str) -> str:
     """Text without what a terminal would take for a command."""
     return "".join(letter if is_text(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RepperError(f"there is no file {path}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RepperError(f"{path} is damaged or not JSON ({error})") from error
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RepperError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RepperError(f"{path} is not a TOML file: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset
+from repper.documents import read_json, write_json
 from repper.errors import RepperError, unknown
-from repper.files import read_json, write_atomically
 from repper.seeds import Purpose, stream
 
 Rows = NDArray[np.int64]
@@ -81,7 +80,7 @@ class Partition:
                 for train, test in zip(self.train, self.test, strict=True)
             ],
         }
-        write_atomically(path, json.dumps(manifest))
+        write_json(path, manifest, indent=None)
 
 
 def hold_out(partition: Partition, share: float, seed: int) -> Partition:

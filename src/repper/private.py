@@ -18,10 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast, final
 
-from repper.errors import RepperError
 from repper.names import is_encoder, is_personal
 from repper.params import Params, read_params, save_params, select
-from repper.sealed import read_notes
+from repper.sealed import check_ties, read_notes
 
 INITIAL = "initial.safetensors"
 
@@ -29,15 +28,19 @@ INITIAL = "initial.safetensors"
 @final
 @dataclass(frozen=True)
 class PrivateStore:
-    """The private parameters of the clients of one run, in a folder."""
+    """The private parameters of the clients of one run, in a folder.
+
+    Files say of which run, client and round they are, and those of others are refused.
+    """
 
     folder: Path
+    run: str = ""
 
     def begin(self, initial: Params) -> None:
         """Keep the values that a client starts from, and nothing of an earlier attempt."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
-        save_params(self.folder / INITIAL, initial, {})
+        save_params(self.folder / INITIAL, initial, self._ties())
 
     @property
     def begun(self) -> bool:
@@ -45,28 +48,30 @@ class PrivateStore:
 
     @cached_property
     def _initial(self) -> Params:
-        return read_params(self.folder / INITIAL)[0]
+        return self._read(self.folder / INITIAL)
 
     def read(self, client: int, number: int) -> Params:
         """The client's parameters as they were after round `number`."""
         path = self._newest(client, number)
         if path is None:
             return dict(self._initial)
-        own, notes = read_params(path)
-        if notes.get("client") != str(client):
-            raise RepperError(f"{path} does not belong to client {client}")
-        return self._initial | own
+        return self._initial | self._read(path, client=client, round=int(path.stem))
 
     def digest(self, client: int, number: int) -> str:
         """The digest in the client's file after round `number`; empty if it has none."""
         path = self._newest(client, number)
-        return "" if path is None else read_notes(path)["digest"]
+        if path is None:
+            return ""
+        notes = read_notes(path)
+        check_ties(path, notes, run=self.run, client=client, round=path.stem)
+        return notes["digest"]
 
     def write(self, client: int, number: int, params: Params, keep_all: bool) -> None:
         """Keep what the client has after round `number`; older files go unless `keep_all`."""
         (self.folder / str(client)).mkdir(exist_ok=True)
         before = sorted((n for n in self._rounds(client) if n < number), reverse=True)
-        save_params(self.path(client, number), params, {"client": str(client)})
+        ties = self._ties(client=client, round=number)
+        save_params(self.path(client, number), params, ties)
         for old in [] if keep_all else before[1:]:
             self.path(client, old).unlink(missing_ok=True)
 
@@ -97,7 +102,8 @@ class PrivateStore:
         """
         for client in self.clients(number):
             path = cast(Path, self._newest(client, number))
-            other.write(client, 0, select(read_params(path)[0], wanted), keep_all=True)
+            own = self._read(path, client=client, round=int(path.stem))
+            other.write(client, 0, select(own, wanted), keep_all=True)
 
     def link_to(self, folder: Path) -> None:
         """A second store with the same content that takes no more space where files can be linked.
@@ -105,6 +111,23 @@ class PrivateStore:
         That is safe because a file is never changed: it is replaced as a whole, or removed.
         """
         shutil.copytree(self.folder, folder, copy_function=_link, dirs_exist_ok=True)
+
+    def check(self, client: int, number: int) -> None:
+        """Refuse a file of a client that is damaged, or not of this client, round and run."""
+        self._read(self.path(client, number), client=client, round=number)
+
+    def check_initial(self) -> None:
+        """Refuse damaged values that clients start from."""
+        self._read(self.folder / INITIAL)
+
+    def _read(self, path: Path, **ties: int) -> Params:
+        params, notes = read_params(path)
+        check_ties(path, notes, run=self.run, **ties)
+        return params
+
+    def _ties(self, **ties: int) -> dict[str, str]:
+        named = {"run": self.run} if self.run else {}
+        return named | {name: str(tie) for name, tie in ties.items()}
 
     def _newest(self, client: int, number: int) -> Path | None:
         newest = max((n for n in self._rounds(client) if n <= number), default=None)

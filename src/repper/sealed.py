@@ -1,15 +1,14 @@
 """Safetensors files of ours: equal content gives equal bytes, and a damaged header is found.
 
-Among the notes in a file's header is a seal: the SHA-256 of the length of the header and of all of
-it, counted with the seal's own 64 characters as zeros. Another note is a digest of the tensors,
-which every kind of file has in its own way; the seal covers that note, too, so no bit is left out.
-Files of older versions have no seal.
+Among the notes in a file's header is a seal over the length of the header and all of it. Another
+note is a digest of the tensors, which every kind of file has in its own way; the seal covers that
+note, too, so no bit is left out. Files of older versions have no seal.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,10 @@ from safetensors import SafetensorError, safe_open
 
 from repper.errors import RepperError
 from repper.files import write_atomically
+from repper.seal import BLANK_SEAL, SEAL, Place
 
-SEAL = "seal"
-MARK = b'"seal":"sha256:'
-"""What stands before the 64 characters. Text of a note cannot look like it: its quotes have a
-backslash before them."""
-TRACES = (b'"seal":"', b':"sha256:')
-"""Two signs of a seal, so that a damaged one is not taken for none."""
-BLANK = b"0" * 64
+IN_HEADER = Place(b'"seal":"sha256:', (b'"seal":"', b':"sha256:'))
+"""Text of a note cannot look like it: its quotes have a backslash before them."""
 MOST_HEADER = 100_000_000
 """The longest header that safetensors reads."""
 
@@ -38,12 +33,11 @@ def sealed(packed: bytes) -> bytes:
     """A safetensors file with a seal and a sorted header, which the library writes in any order."""
     end = 8 + int.from_bytes(packed[:8], "little")
     content = json.loads(packed[8:end])
-    content["__metadata__"] = content.get("__metadata__", {}) | {SEAL: "sha256:" + BLANK.decode()}
+    content["__metadata__"] = content.get("__metadata__", {}) | {SEAL: BLANK_SEAL}
     header = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     start = len(header).to_bytes(8, "little") + header
-    at = start.index(MARK) + len(MARK)
-    return start[:at] + _seal(start) + start[at + 64 :] + packed[end:]
+    return IN_HEADER.filled(start) + packed[end:]
 
 
 def read_sealed(path: Path, framework: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -70,6 +64,20 @@ def read_notes(path: Path) -> dict[str, str]:
         raise RepperError(f"{path} is damaged or not a safetensors file ({error})") from error
 
 
+def check_ties(path: Path, notes: Mapping[str, str], **ties: object) -> None:
+    """Refuse a file whose notes say that it is of another run, round or client.
+
+    What a file does not say, as one of an older version, and an empty tie are not compared.
+    """
+    for name, wanted in ties.items():
+        found = notes.get(name)
+        if found is not None and wanted != "" and found != str(wanted):
+            raise RepperError(
+                f"{path} is whole, but its {name} is {found[:12]}, not {str(wanted)[:12]}: restore "
+                f"the file that was there"
+            )
+
+
 _DAMAGED = (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -82,14 +90,7 @@ def _check(path: Path) -> None:
     with path.open("rb") as file:
         length = file.read(8)
         start = length + file.read(min(int.from_bytes(length, "little"), MOST_HEADER))
-    if not any(trace in start for trace in TRACES):
-        return
-    at = start.find(MARK) + len(MARK)
-    blank = start[:at] + BLANK + start[at + 64 :]
-    if start.count(MARK) != 1 or start[at : at + 64] != _seal(blank):
-        raise ValueError("its header does not match its seal")
-
-
-def _seal(start: bytes) -> bytes:
-    """The 64 characters for a header in which they are zeros."""
-    return hashlib.sha256(start).hexdigest().encode()
+    try:
+        IN_HEADER.is_sealed(start)
+    except ValueError as error:
+        raise ValueError("its header does not match its seal") from error

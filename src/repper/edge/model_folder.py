@@ -13,20 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import types
-import typing
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from reprlib import repr as shown
-from typing import Any, TypeVar, cast
+from typing import Any
 
+from repper.documents import build, read_json, write_json
 from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead, read_head
 from repper.errors import RepperError
-from repper.files import is_text, read_json, write_atomically
+from repper.files import is_text
 
 MODEL = "model.json"
 ENCODER = "encoder.onnx"
@@ -40,7 +35,8 @@ LICENCE = (
     "The weights are yours: they come from your own training, and repper claims no rights in them. "
     "The rights of others in the images they were learned from are not changed."
 )
-Part = TypeVar("Part")
+COPY = "copy the whole folder again"
+"""What to do with a damaged model folder."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +109,7 @@ class ModelNotes:
 
     def write(self, folder: Path) -> None:
         """Write `model.json`, whole or not at all."""
-        text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
-        write_atomically(folder / MODEL, text + "\n")
+        write_json(folder / MODEL, self.as_dict(), escaped=False)
 
     def encoder_bytes(self, folder: Path) -> bytes:
         """The bytes of the encoder, after a check that they are the ones described here."""
@@ -152,10 +147,10 @@ def read_model(folder: Path) -> ModelNotes:
         raise RepperError(f"there is no model folder {folder}")
     if not path.is_file():
         raise RepperError(f"{folder} is not a model folder: it has no {MODEL}")
-    found = read_json(path)
+    found = read_json(path, COPY)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise RepperError(f"{path} does not describe a model of this version of repper ({FORMAT})")
-    notes = _build(ModelNotes, found, path, "")
+    notes = build(ModelNotes, found, path, COPY)
     for part in (notes.encoder, notes.head, notes.unknown, notes.photos):
         if part is None:
             continue
@@ -163,40 +158,3 @@ def read_model(folder: Path) -> ModelNotes:
         if outside or not is_text(part.file):
             raise RepperError(f"{path} names a file outside of its folder: {part.file!r}")
     return notes
-
-
-def _build(kind: type[Part], found: Any, path: Path, where: str) -> Part:
-    """A dataclass from a JSON object, with its types checked."""
-    if not isinstance(found, Mapping):
-        raise RepperError(f"{path} is damaged: {where or 'it'} must be an object")
-    types_of = typing.get_type_hints(kind)
-    values = {}
-    for one in dataclasses.fields(cast(Any, kind)):
-        name = f"{where}.{one.name}".lstrip(".")
-        if one.name in found:
-            values[one.name] = _value(types_of[one.name], found[one.name], path, name)
-        elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
-            raise RepperError(f"{path} is damaged: it has no {name}")
-    return kind(**values)
-
-
-def _value(kind: Any, found: Any, path: Path, name: str) -> Any:
-    if isinstance(kind, types.UnionType):
-        if found is None:
-            return None
-        kind = next(one for one in typing.get_args(kind) if one is not type(None))
-    if dataclasses.is_dataclass(kind):
-        return _build(cast(type, kind), found, path, name)
-    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if origin is tuple and isinstance(found, list):
-        return tuple(_value(inner[0], one, path, name) for one in found)
-    if origin is dict and isinstance(found, dict):
-        return found
-    if origin is float and isinstance(found, int | float) and not isinstance(found, bool):
-        with suppress(OverflowError):
-            return float(found)
-    if origin is int and isinstance(found, int) and not isinstance(found, bool):
-        return found
-    if origin is str and isinstance(found, str):
-        return found
-    raise RepperError(f"{path} is damaged: its {name} cannot be {shown(found)}")

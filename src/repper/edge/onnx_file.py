@@ -1,17 +1,17 @@
 """An exported ONNX file: whether it is whole and ours, and the notes in it, without protobuf.
 
 An ONNX file is a protobuf message. Its notes are pairs of a key and a value near its end, and
-among them is `repper.sha256`: the SHA-256 of all bytes of the file, counted with these 64
+among them is its seal, `repper.sha256`: the SHA-256 of all bytes of the file, counted with these 64
 characters as zeros.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from repper.errors import RepperError
+from repper.seal import Place
 
 ENCODER_FORMAT = "repper-encoder-1"
 CLASSIFIER_FORMAT = "repper-classifier-1"
@@ -19,7 +19,7 @@ HUB_FORMAT = "repper-hub-1"
 SHA256 = "repper.sha256"
 MARK = b"\x0a\x0drepper.sha256\x12\x40"
 """What stands before the 64 characters: protobuf's tags and lengths, and the key."""
-BLANK = b"0" * 64
+IN_ONNX = Place(MARK, (MARK,))
 _PRODUCER = b"\x12\x06repper"
 """How a file of ours begins, after the version of ONNX: the name of who made it."""
 _NOTES = 14
@@ -57,8 +57,11 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
         raise RepperError(
             f"{name} is not {_KINDS.get(format, format)} of repper: `repper export` writes one"
         )
-    at = data.find(MARK) + len(MARK)
-    if found != 1 or data[at : at + 64] != checksum(data, at):
+    try:
+        whole = found == 1 and IN_ONNX.is_sealed(data)
+    except ValueError:
+        whole = False
+    if not whole:
         raise RepperError(
             f"{name} is damaged: its contents do not match its checksum; copy it again, or export "
             f"it again"
@@ -77,14 +80,6 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
 def is_ours(start: bytes) -> bool:
     """Whether a file that starts with these bytes (16 or more) was written by `repper export`."""
     return _PRODUCER in start[:16]
-
-
-def checksum(data: bytes, at: int) -> bytes:
-    """The 64 characters that belong at this place."""
-    sha = hashlib.sha256(data[:at])
-    sha.update(BLANK)
-    sha.update(data[at + 64 :])
-    return sha.hexdigest().encode()
 
 
 def read_notes(data: bytes) -> dict[str, str]:

@@ -86,7 +86,7 @@ class Clients:
         ]
         self._at = self._benches[0]
         self._shapes = {n: t.shape for bench in self._benches for n, t in bench.live.items()}
-        self._store = PrivateStore(work.private) if work.private else None
+        self._store = PrivateStore(work.private, work.run) if work.private else None
         self._received: Params = {}
         self._encoder_digest = ""
         self._known: dict[int, tuple[str, Tensor]] = {}

@@ -23,7 +23,7 @@ class Work:
     in `pool` lie in one place, too: they are those of one more client, whose number comes after the
     others'. `sending` changes what clients send, `settling` what the server's rule has made of it.
     `private` is the folder of what never leaves a client, if there is anything; with `keep_rounds`
-    it has that of every round.
+    it has that of every round. `run` is what its files are tied to.
     """
 
     stages: tuple[Stage, ...]
@@ -41,6 +41,7 @@ class Work:
     knn: int = 0
     head_curve: int = 0
     private: Path | None = None
+    run: str = ""
     keep_rounds: bool = False
 
     def members(self, client: int) -> tuple[int, ...]:

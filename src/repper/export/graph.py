@@ -16,11 +16,12 @@ from onnx import ModelProto, TensorProto, compose, helper
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from repper.edge.onnx_file import BLANK, MARK, SHA256, checksum
+from repper.edge.onnx_file import IN_ONNX, MARK, SHA256
 from repper.encoders.blocks import MeanOverPositions
 from repper.encoders.encoder import Encoder, EncoderSpec
 from repper.errors import RepperError
 from repper.params import Params, load_params
+from repper.seal import BLANK
 
 OPSET = 18
 """Group norm at opset 21 is a node that quantization and older runtimes do not know."""
@@ -158,8 +159,7 @@ def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
     data: bytes = model.SerializeToString(deterministic=True)
     if data.count(MARK) != 1:
         raise RepperError("the name of a class or an encoder must not contain repper.sha256")
-    at = data.find(MARK) + len(MARK)
-    return data[:at] + checksum(data, at) + data[at + len(BLANK) :]
+    return IN_ONNX.filled(data)
 
 
 @contextmanager

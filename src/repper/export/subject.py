@@ -14,7 +14,7 @@ from repper.config import Config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.images import read_image
 from repper.datasets.shape import shaped
-from repper.edge.saved_head import Array, SavedHead, read_head
+from repper.edge.saved_head import Array, SavedHead
 from repper.encoders.encoder import EncoderSpec, encoder_origin, read_encoder
 from repper.errors import RepperError
 from repper.params import Params, digest
@@ -89,7 +89,7 @@ def subject_of(path: Path, client: int | None) -> Subject:
     _ = run.config  # refuses a folder that is none of a run
     if not run.finished:
         _ = run.result  # refuses one that is not finished
-    spec, params = read_encoder(path)
+    spec, params = run.encoder
     if client is None:
         return Subject(spec, params, encoder_origin(path), run)
     common = digest(params)
@@ -176,9 +176,9 @@ def _judges(
     wanted = subject.digest
     for client in range(partition.clients):
         path = subject.run.folder / HEADS / f"{client}.safetensors" if subject.run else None
-        if path is None or not path.is_file() or images > MOST_TRAINING:
+        if path is None or subject.run is None or not path.is_file() or images > MOST_TRAINING:
             continue
-        head, rows = read_head(path), own(client)
+        head, rows = subject.run.head(client), own(client)
         if head.encoder == wanted and len(rows):
             judges.append(judge(client, head, rows))
             images += len(learning.train[client])

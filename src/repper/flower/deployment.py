@@ -16,9 +16,10 @@ from typing import Any
 
 import tomli_w
 
+from repper.documents import as_kind, check_kinds, read_json, write_json
 from repper.engines.processes import KEEP_MEMORY
 from repper.errors import RepperError, unknown
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.flower import warm
 from repper.flower.app_folder import write_app
 from repper.flower.database import DATABASE, shrink_by_itself
@@ -39,12 +40,13 @@ class Server:
     @property
     def listens(self) -> dict[str, Any]:
         """Its host and port; a folder that is no server's home is refused."""
-        try:
-            found: dict[str, Any] = json.loads((self.home / "server.json").read_text())
-        except (OSError, ValueError) as error:
+        path = self.home / "server.json"
+        if not path.is_file():
             raise RepperError(
                 f"{self.home} is not the home of a server: begin with repper serve {self.home}"
-            ) from error
+            )
+        found: dict[str, Any] = read_json(path)
+        check_kinds(path, found, {"host": str, "port": int})
         return found
 
     def check(self) -> None:
@@ -72,7 +74,7 @@ class Server:
                 f"{CERTIFICATE} and {KEY} there to make new ones, and give {CA} to all sites again"
             )
         settings = {"host": host, "port": port}
-        write_atomically(self.home / "server.json", json.dumps(settings))
+        write_json(self.home / "server.json", settings, indent=None)
         link = {"address": f"{own}:{port}", "root-certificates": str(self.home / CA)}
         content = {"superlink": {"default": LINK, LINK: link}}
         (self.home / "flwr").mkdir(exist_ok=True)
@@ -133,7 +135,7 @@ class Server:
         answer = self.flwr("supernode", "register", str(key), "--name", name, say=say)
         # Flower's own list has no names.
         names = self._names() | {str(answer["node-id"]): name}
-        write_atomically(self.home / "sites.json", json.dumps(names, indent=2))
+        write_json(self.home / "sites.json", names)
 
     def revoke(self, name: str, say: Say) -> None:
         node = [site.node for site in self.sites(say) if site.name == name]
@@ -159,6 +161,7 @@ class Server:
     def _names(self) -> dict[str, str]:
         path = self.home / "sites.json"
         names: dict[str, str] = read_json(path) if path.is_file() else {}
+        as_kind(dict[str, str], names, path, "list of names")
         return names
 
     def start(self, config: dict[str, Any], say: Say) -> None:
@@ -174,13 +177,13 @@ class Server:
         # The app folder comes before the server's name, so both are given here.
         command = ("run", str(self.home / "app"), LINK, "--run-config", str(path))
         answer = self.flwr(*command, say=say, named=True)
-        write_atomically(self.home / "run.json", json.dumps({"run": str(answer["run-id"])}))
+        write_json(self.home / "run.json", {"run": str(answer["run-id"])}, indent=None)
 
     def _last_run(self) -> str | None:
         """Flower's number of the run that was started last, whether it is over or not."""
         try:
-            return str(json.loads((self.home / "run.json").read_text())["run"])
-        except (OSError, ValueError, KeyError):
+            return str(read_json(self.home / "run.json")["run"])
+        except (RepperError, KeyError, TypeError):
             return None
 
     def _current(self, say: Say) -> str | None:

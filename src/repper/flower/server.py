@@ -5,7 +5,6 @@ It never sees an image, a label, a class count or the head that a site fits for 
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -21,10 +20,10 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from repper.config import Config
+from repper.documents import read_json, write_json
 from repper.engines.engine import Engine, Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
 from repper.flower import wire
 from repper.flower.grid_engine import (
     AWAY,
@@ -246,7 +245,7 @@ class Roster(Clientele):
         with closing(Sites(self._grid, self._replies, question, self._tell)) as sites:
             members = _gather(sites, self._federation, self._tell)
         self._found = {"run": run, "classes": list(self._federation.classes), "sites": members}
-        write_atomically(folder / run_folder.SITES, json.dumps(self._found, indent=2))
+        write_json(folder / run_folder.SITES, self._found)
 
     def check(self, folder: Path) -> None:
         """Refuse to go on with other classes or sites: labels or clients would be others."""

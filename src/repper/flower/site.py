@@ -24,12 +24,13 @@ from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.image_folder import OtherClassesError, SiteFolder, read_folder
+from repper.documents import read_json, write_json
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
 from repper.engines.client import Clients
 from repper.engines.engine import Personal
 from repper.errors import RepperError, unknown
 from repper.evaluate import summarize
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.flower.allowed import MOST, TRAVELS, check_allowed
 from repper.hardware import resolve_device
 from repper.methods.common import common_stages
@@ -151,7 +152,7 @@ class Site:
                     f"classes could be found out: to allow it, remove {AGREED} from the site's home"
                 )
         if not now.keys() <= known.keys():
-            write_atomically(path, json.dumps(known | now, indent=2))
+            write_json(path, known | now)
 
 
 @dataclass(frozen=True)
@@ -198,13 +199,14 @@ class Part:
         )
         partition = Partition(tuple(train), tuple(test))
         work = make_work(config, spec_of_sites(config), partition, images.classes, images.flip)
+        work = replace(work, run=self.folder.name)
         networks, rule = initial_networks(config, work), config.build_rule()
         return Plan(config, self.folder, work, networks, rule, Alone()).in_folder()
 
     @cached_property
     def clients(self) -> Clients:
         if private := self.plan.work.private:
-            store = PrivateStore(private)
+            store = PrivateStore(private, self.plan.work.run)
             self.folder.mkdir(parents=True, exist_ok=True)
             if not store.begun:
                 store.begin(self.plan.first_kept())
@@ -247,7 +249,7 @@ class Part:
 
         What it did since was not taken; what it did then must not be lost.
         """
-        store = PrivateStore(self.folder / run_folder.PRIVATE)
+        store = PrivateStore(self.folder / run_folder.PRIVATE, self.folder.name)
         store.forget_after(self.client, last)
         kept = store.path(self.client, last).is_file()
         index, _ = stage_at(self.plan.work.stages, last)
@@ -265,7 +267,7 @@ class Part:
         [one] = self.clients.personalize([self.client], number, heads)
         encoder, origin = select(received, is_encoder), SHARED
         if any(holds.own_encoders for holds in self.plan.holds):
-            store = PrivateStore(self.folder / run_folder.PRIVATE)
+            store = PrivateStore(self.folder / run_folder.PRIVATE, self.folder.name)
             if own := store.encoder_of(self.client, number):  # it may never have trained one
                 encoder, origin = encoder | own, "this site's own"
         save_encoder(self.folder / run_folder.ENCODER, self.plan.work.spec, encoder, origin)
@@ -281,9 +283,13 @@ class Part:
             "clients": self.config.clients,
             "client": self.client,
             "classes": self.images.classes,
+            "digests": {
+                run_folder.ENCODER: digest(encoder),
+                f"{run_folder.HEADS}/{self.client}.safetensors": one.head_digest,
+            },
         }
         write_config(self.folder / run_folder.CONFIG, self.config)
-        write_atomically(self.folder / run_folder.RESULT, json.dumps(result, indent=2))
+        write_json(self.folder / run_folder.RESULT, result)
         return one
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from repper.datasets.dataset import Dataset, Split
 from repper.embedding import embed, nearest_other, silhouettes
-from repper.encoders.encoder import SHARED, features_of, read_encoder
+from repper.encoders.encoder import SHARED, features_of
 from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.evaluate import Score
@@ -92,7 +92,7 @@ def tsne_of_methods(path: Path, runs: Mapping[str, Run], data: Dataset, client: 
         figure.suptitle(f"client {client}, {len(own)} training images", fontsize=10)
         shown = class_looks(own.labels)
         for place, (name, run) in enumerate(runs.items()):
-            spec, params = read_encoder(run.folder)
+            spec, params = run.encoder
             r = features_of(spec, params, own.images)
             origin = run.result["encoder_origin"]
             note = "" if origin == SHARED else origin
@@ -116,7 +116,7 @@ def tsne_of_clients(path: Path, run: Run, data: Dataset) -> None:
     rows = np.sort(np.random.default_rng(0).permutation(len(data.test))[:800])
     every = Split(data.test.images[rows], data.test.labels[rows])
     shown = class_looks(every.labels)
-    spec, common = read_encoder(run.folder)
+    spec, common = run.encoder
     with _drawing(path, 11, 7.2, columns=4, rows=2) as (figure, axes):
         for axis in axes.flat:
             axis.set_axis_off()
@@ -144,7 +144,7 @@ def _held(data: Dataset, counts: NDArray[np.int64]) -> str:
 
 def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) -> Params:
     """A client's encoder at the end of one more round of its own training."""
-    spec, _ = read_encoder(run.folder)
+    spec, _ = run.encoder
     config = replace(run.config, device="cpu")
     work = make_work(config, spec, partition, data.classes, data.flip)
     with one_thread():

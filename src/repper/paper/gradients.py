@@ -25,7 +25,6 @@ from torch.nn import functional
 
 from repper.augment import Level, augment
 from repper.datasets.dataset import Dataset
-from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
 from repper.losses import SupConForm
 from repper.methods.network import build_network
@@ -169,7 +168,7 @@ class Measured:
 def measure_run(run: Run, data: Dataset) -> list[Measured]:
     """The gradients of one batch of every client, as its next step of training would have them."""
     config, partition = run.config, read_partition(run.folder / PARTITION, data)
-    spec, _ = read_encoder(run.folder)
+    spec, _ = run.encoder
     method = config.build_method()
     network = build_network(method, spec, len(data.classes), seed=0)
     load_params(network, read_trained(run.folder))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from repper.config import Config
 from repper.datasets.dataset import Dataset
+from repper.documents import write_json
 from repper.errors import RepperError
-from repper.files import check_same, write_atomically
+from repper.files import check_same
 from repper.paper import measures
 from repper.paper.events import (
     PanelMissing,
@@ -74,7 +74,7 @@ def reproduce(
         if (folder / SETTINGS).is_file():
             before = Reproduction.read(folder, experiment, preset, seeds)
         identity = _identity(experiment, preset, seeds)
-        write_atomically(folder / SETTINGS, json.dumps(identity))
+        write_json(folder / SETTINGS, identity, indent=None)
         missing = {r.panel: r.missing for r in before.panels if r.missing} if before else {}
         results, extras = dict[Panel, PanelResult](), list[Extra]()
         work = Work(configs, images.counts, seeds)

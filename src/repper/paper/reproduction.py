@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repper.documents import read_json, write_json
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.paper import EXPERIMENTS
 from repper.paper.beside import claim_cells, number_cells, order_cells
 from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
@@ -93,7 +93,7 @@ class Reproduction:
             "missing": {r.panel.name: r.missing for r in self.panels if r.missing},
             "images": self.images,
         }
-        write_atomically(self.folder / FOUND, json.dumps(content, indent=2))
+        write_json(self.folder / FOUND, content)
         write_atomically(self.folder / f"{TABLE}.md", self.markdown())
         heading = ["panel", "row", "ours", "deviation", "paper", "difference", "missing"]
         lines = [[record[name] for name in heading] for record in self.records()]

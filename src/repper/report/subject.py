@@ -10,15 +10,15 @@ from typing import Any
 
 from repper.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
+from repper.documents import read_json
 from repper.errors import RepperError
-from repper.files import read_json
 from repper.paper.reproduction import SETTINGS as REPRODUCTION
 from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS
 from repper.runs.compare import SETTINGS as COMPARISON
 from repper.runs.comparison import TABLE, Comparison
 from repper.runs.run import Run
-from repper.runs.run_folder import CONFIG, PARTITION, read_run_config
+from repper.runs.run_folder import CONFIG, PARTITION, read_manifest, read_run_config
 from repper.runs.sweep import SWEEP
 
 CHANGED_BY_JOIN = {"seed", "head_curve", "personalize"}
@@ -109,7 +109,7 @@ def command_of(command: str, config: Config, folder: Path) -> str:
 
 def _made_before(config: Config, folder: Path) -> bool:
     """Whether the partition was given to the run: its settings would not deal it again."""
-    dealt = read_json(folder / PARTITION)["settings"]
+    dealt = read_manifest(folder)["settings"]
     return config.partition in (*KINDS, "given") and dealt.get("seed") != config.seed
 
 

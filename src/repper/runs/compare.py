@@ -6,7 +6,6 @@ that differ only in what clients do last share one training: later ones branch o
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from pathlib import Path
 from repper.config import Config, check_known
 from repper.config_file import read_config, write_config
 from repper.datasets.dataset import Dataset
+from repper.documents import read_json, write_json
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
-from repper.files import check_one_of, check_same, read_json, write_atomically
+from repper.files import check_one_of, check_same
 from repper.hardware import resolve_device, resolve_precision
 from repper.methods import METHODS, Method
 from repper.partition import read_partition
@@ -149,7 +149,7 @@ def compare(
         if overwrite:
             _clear(folder)
         if tuning:
-            write_atomically(folder / TUNED, json.dumps(tuning.settings()))
+            write_json(folder / TUNED, tuning.settings(), indent=None)
         write_config(folder / SETTINGS, config)
         if tuning:
             every = list(dict.fromkeys(one for some in tries.values() for one in some))

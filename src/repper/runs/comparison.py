@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to load
 
 from repper.config import Config
+from repper.documents import read_json, write_json
 from repper.errors import RepperError
 from repper.evaluate import mean_of
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.runs.build import build_stages
 from repper.runs.row import Row
 from repper.runs.run import Run
@@ -144,7 +144,7 @@ class Comparison:
 
     def write(self) -> None:
         """Write the table as JSON, CSV and Markdown into the comparison's folder."""
-        write_atomically(self.folder / f"{TABLE}.json", json.dumps(self.as_dict(), indent=2))
+        write_json(self.folder / f"{TABLE}.json", self.as_dict())
         rows = [asdict(line) for line in self.lines]
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         write_atomically(self.folder / f"{TABLE}.csv", csv_text(lines))

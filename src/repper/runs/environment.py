@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,19 @@ def environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": device,
         "commit": _commit(),
+        "code": code_digest(),
     }
+
+
+@cache
+def code_digest() -> str:
+    """A SHA-256 of repper's own source, as it is on the disk."""
+    root, sha = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content = path.read_bytes()
+        sha.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        sha.update(content)
+    return sha.hexdigest()
 
 
 def _processor() -> str:

@@ -37,6 +37,7 @@ from repper.runs.rounds import (
     check_private,
     go_back,
     keep_stage,
+    log_digest,
     read_checkpoint,
     read_chosen,
     read_rounds,
@@ -129,6 +130,7 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     with run_folder.locked(folder):
         run_folder.prepare(folder, overwrite=overwrite)
+        planned = planned.tied()
         checkpoint = _begin(planned)
         yield Started(planned, checkpoint.number)
         if (folder / run_folder.RESULT).is_file():
@@ -159,17 +161,22 @@ def _begin(planned: Plan) -> Checkpoint:
     folder, config = planned.folder, planned.config
     if not (folder / run_folder.CONFIG).is_file():
         if planned.work.private:
-            store = PrivateStore(planned.work.private)
+            store = PrivateStore(planned.work.private, planned.work.run)
             store.begin(planned.first_kept())
             _bring_clients(config, store)
         planned.clientele.begin(folder)
-        run_folder.write_start(folder, config)
+        run_folder.write_start(folder, config, planned.digests)
         return Checkpoint(0, planned.enter(0))
     planned.clientele.check(folder)
     run_folder.check_init(folder, config)
-    if run_folder.read_run_config(folder).rounds < config.rounds:
+    before = run_folder.read_run_config(folder)
+    if not run_folder.name_of(folder):  # of an older version: what is written now will be tied
+        run_folder.write_start(folder, before, planned.digests)
+    if before.rounds < config.rounds:
+        (folder / run_folder.RESULT).unlink(missing_ok=True)
         go_back(folder, 1)  # more rounds are more of the first stage
-    checkpoint = read_checkpoint(folder, planned.shared_after) or Checkpoint(0, planned.enter(0))
+    read = read_checkpoint(folder, planned.shared_after, planned.work.run)
+    checkpoint = read or Checkpoint(0, planned.enter(0))
     if planned.work.private:
         check_private(folder, planned.work.stages, planned.holds, checkpoint.number)
     result = read_result(folder)
@@ -179,7 +186,7 @@ def _begin(planned: Plan) -> Checkpoint:
         raise RepperError(f"{folder} has {done} rounds already, more than --rounds {config.rounds}")
     if result is not None and result["rounds"] < config.rounds:
         (folder / run_folder.RESULT).unlink()
-    run_folder.write_start(folder, config)
+    run_folder.write_start(folder, config, planned.digests)
     return checkpoint
 
 
@@ -237,7 +244,7 @@ def _each_round(
                     chosen, best = done.number, mean
         checkpoint = Checkpoint(done.number, done.served, chosen, best)
         record["seconds"] = time.perf_counter() - began
-        write_round(planned.folder, record, checkpoint, used)
+        write_round(planned.folder, record, checkpoint, used, planned.work.run)
         began = time.perf_counter()
         yield RoundDone(record, checkpoint)
 
@@ -270,7 +277,7 @@ def _finish(
     config, folder, private = planned.config, planned.folder, planned.work.private
     facts = _facts(planned, personal, read_rounds(folder), number)
     facts["seconds"]["pcl"] = seconds
-    store = PrivateStore(private) if private else None
+    store = PrivateStore(private, planned.work.run) if private else None
     held = planned.dealt.partition if store else planned.work.partition
     encoder, origin = encoder_for_newcomers(final, store, held, number)
     if config.init and not number:
@@ -283,6 +290,7 @@ def _finish(
             write_common(folder, layer, digest(select(final, is_encoder)))
     write_result(
         folder, config, planned.work, final, (encoder, origin), personal, facts,
+        log=log_digest(folder),
         keeps_private=any(holds.keeps_private for holds in planned.holds),
     )  # fmt: skip
 
@@ -376,6 +384,6 @@ def _bring_clients(config: Config, store: PrivateStore) -> None:
     """With `--init-clients same`, give clients the encoders of their own from the earlier run."""
     if config.init_clients == "same" and config.init is not None:
         earlier = Run(Path(config.init))
-        theirs = PrivateStore(earlier.folder / run_folder.PRIVATE)
+        theirs = earlier.private
         if theirs.folder.is_dir():
             theirs.copy_to(store, earlier.result["chosen_round"], lambda name: "encoder." in name)

@@ -13,7 +13,7 @@ from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import DATASETS
 from repper.datasets.dataset import Dataset
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import HALF, read_encoder
+from repper.encoders.encoder import HALF
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
@@ -40,7 +40,7 @@ def join(
     where the run had a manifest, folders, or other data.
     """
     config = join_config(run, settings, same_clients)
-    spec, _ = read_encoder(run.folder)
+    spec, _ = run.encoder
     images = data or load_data(config)
     images = shaped(images, spec.channels, spec.size)
     yield from execute(config, images, resume=resume, overwrite=overwrite)
@@ -50,7 +50,7 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
     """The settings of the run without rounds that lets clients join."""
     before = run.config
     _ = run.result  # a run that is not finished is refused
-    spec, _ = read_encoder(run.folder)
+    spec, _ = run.encoder
     personalize = settings.get("personalize") or "linear"
     if personalize in NEED_A_HEAD:
         raise RepperError(

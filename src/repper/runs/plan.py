@@ -14,7 +14,7 @@ from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
 from repper.encoders import ENCODERS
-from repper.encoders.encoder import HALF, EncoderSpec, read_encoder
+from repper.encoders.encoder import HALF, EncoderSpec
 from repper.encoders.published import Published, is_published, pixels_of
 from repper.engines.engine import Personal
 from repper.engines.work import Work
@@ -39,7 +39,7 @@ from repper.runs.build import (
 )
 from repper.runs.result import read_common
 from repper.runs.rounds import check_private
-from repper.runs.run import Run
+from repper.runs.run import Run, encoder_at
 from repper.runs.tensorboard import check_tensorboard
 from repper.runs.trial import try_out
 from repper.seeds import Purpose, stream, torch_seed
@@ -65,6 +65,10 @@ class Clientele(ABC):
             for client in {client for stage in work.stages for client in stage.clients}
         }
 
+    def digests(self) -> Mapping[str, str]:
+        """Digests of the images and of who holds which, if both are known here."""
+        return {}
+
     def facts(
         self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
@@ -89,6 +93,9 @@ class Dealt(Clientele):
 
     def begin(self, folder: Path) -> None:
         self.partition.save(folder / run_folder.PARTITION, self.data)
+
+    def digests(self) -> Mapping[str, str]:
+        return {"partition": self.partition.hash, "data": self.data.digest}
 
     def check(self, folder: Path) -> None:
         before = read_partition(folder / run_folder.PARTITION, self.data)
@@ -161,6 +168,16 @@ class Plan:
             return False
         needed = any(one.needs_a_head for one in last)
         return not needed or self.networks[index].classifier is not None
+
+    @cached_property
+    def digests(self) -> Mapping[str, str]:
+        """Digests of what decides the training."""
+        return {"settings": run_folder.training_digest(self.config), **self.clientele.digests()}
+
+    def tied(self) -> Plan:
+        """The same, whose files are tied to the run as it was begun in its folder."""
+        name = run_folder.name_of(self.folder) or run_folder.name_of_run(self.digests)
+        return replace(self, work=replace(self.work, run=name))
 
     def in_folder(self) -> Plan:
         """The same, with what never leaves a client in the run's folder."""
@@ -328,7 +345,7 @@ def _start(path: Path, spec: EncoderSpec) -> Params:
     """What a run's encoder begins with, from an encoder of ours or from published weights."""
     if is_published(path):
         return Published.read(path).fitting(spec).params
-    given, params = read_encoder(path)
+    given, params = encoder_at(path)
     if replace(given, size=spec.size) != spec:
         raise RepperError(
             f"--init {path} holds {_described(given)}, but this run needs {_described(spec)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,27 @@ from pyarrow import parquet
 from torch import Tensor, nn
 
 from repper.config import Config
+from repper.documents import check_kinds, read_json, write_json
 from repper.encoders.encoder import save_encoder
 from repper.engines.engine import Personal
 from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of, summarize
-from repper.files import read_json, write_atomically
+from repper.files import write_atomically
 from repper.params import Params, digest, params_of, read_params, save_params
-from repper.runs.run_folder import COMMON, CURVES, ENCODER, RESULT, SCORES
+from repper.runs.run_folder import COMMON, CURVES, ENCODER, HEADS, RESULT, ROUNDS, SCORES
+from repper.sealed import check_ties, read_notes
 
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
+RESULT_KINDS = {
+    "run": str, "method": str, "personalize": str, "rounds": int, "chosen_round": int,
+    "accuracy": dict[str, float | None], "encoder_digest": str, "heads_digest": str | None,
+    "encoder_origin": str, "clients": int, "classes": list[str], "cost": dict[str, int],
+    "seconds": dict[str, float], "groups": dict[str, dict[str, Any]], "digests": dict[str, str],
+    "sites": dict[str, float | None],
+}  # fmt: skip
+REMEDY = "delete it and resume the run"
 RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
 
 
@@ -32,10 +41,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """The result of a finished run, or None if it is not finished."""
     if not (folder / RESULT).is_file():
         return None
-    result = read_json(folder / RESULT)
-    if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
-        raise RepperError(f"{folder / RESULT} is damaged: delete it and resume the run")
-    return result
+    result = read_json(folder / RESULT, REMEDY)
+    check_kinds(folder / RESULT, result, RESULT_KINDS, REMEDY)
+    if not result.keys() >= RESULT_KEYS:
+        raise RepperError(f"{folder / RESULT} is damaged: {REMEDY}")
+    return dict(result)
 
 
 def write_common(folder: Path, layer: tuple[Tensor, Tensor], encoder: str) -> None:
@@ -52,7 +62,10 @@ def read_common(folder: Path) -> Params:
             f"{folder} has no common head: choose another --personalize, or train one by repeating "
             f"its run with --personalize common"
         )
-    return read_params(folder / COMMON)[0]
+    params, notes = read_params(folder / COMMON)
+    known = (read_result(folder) or {}).get("digests", {})
+    check_ties(folder / COMMON, notes, digest=known.get(COMMON, ""))
+    return params
 
 
 def refuse_sites(folder: Path, result: Mapping[str, Any]) -> None:
@@ -63,21 +76,27 @@ def refuse_sites(folder: Path, result: Mapping[str, Any]) -> None:
         )
 
 
-def read_scores(folder: Path) -> dict[str, list[Any]]:
-    """The columns of the table of scores."""
-    return _read_table(folder / SCORES, SCORE_COLUMNS)
+def read_scores(folder: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The columns of the table of scores that a result was written with."""
+    return _read_table(folder / SCORES, SCORE_COLUMNS, result)
 
 
-def read_curves(folder: Path) -> dict[str, list[Any]]:
+def read_curves(folder: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The columns of the table of accuracies after each epoch; empty if none were asked for."""
-    if not (folder / CURVES).is_file():
+    if not (folder / CURVES).is_file() and CURVES not in result.get("digests", {}):
         return {name: [] for name in CURVE_COLUMNS}
-    return _read_table(folder / CURVES, CURVE_COLUMNS)
+    return _read_table(folder / CURVES, CURVE_COLUMNS, result)
 
 
-def _read_table(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+def _read_table(
+    path: Path, columns: Sequence[str], result: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     try:
-        table = parquet.read_table(path)
+        content = path.read_bytes()
+        known = result.get("digests", {}).get(path.name)
+        if known not in (None, hashlib.sha256(content).hexdigest()):
+            raise OSError(f"{RESULT} was written with another one")
+        table = parquet.read_table(pyarrow.BufferReader(content))
         return {name: table[name].to_pylist() for name in columns}
     except (OSError, pyarrow.ArrowException, KeyError) as error:
         raise RepperError(
@@ -94,21 +113,28 @@ def write_result(
     personal: Sequence[Personal],
     facts: dict[str, Any],
     *,
+    log: str,
     keeps_private: bool,
 ) -> None:
     """Write encoder, scores and result; the result goes last: it marks a finished run.
 
+    It has digests of all other files of the run; that of the log is given.
+
     `encoder` is the one for newcomers, if there is one, and how it came about. With
     `keeps_private`, clients have trained parameters of their own, which the digest covers too.
     """
+    digests = {ROUNDS: log}
+    if (folder / COMMON).is_file():
+        digests[COMMON] = read_notes(folder / COMMON)["digest"]
     if encoder[0].keys() == params_of(nn.ModuleDict({"encoder": work.spec.build()})).keys():
         save_encoder(folder / ENCODER, work.spec, *encoder)
+        digests[ENCODER] = digest(encoder[0])
     scores = [p.test for p in personal if p.test is not None]
     if scores:
-        _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
+        digests[SCORES] = _write_table(folder / SCORES, SCORE_COLUMNS, _score_rows(scores))
     curves = [(p.client, epoch, accuracy) for p in personal for epoch, accuracy in p.curve]
     if curves:
-        _write_table(folder / CURVES, CURVE_COLUMNS, curves)
+        digests[CURVES] = _write_table(folder / CURVES, CURVE_COLUMNS, curves)
     accuracy = summarize(scores)
     if not scores:
         accuracy["mean"] = mean_of(p.told for p in personal)
@@ -116,6 +142,7 @@ def write_result(
     whole = not keeps_private or (len(private) == config.clients and None not in private.values())
     own = [f"{client} {found}" for client, found in private.items() if found and whole]
     heads = [p.head_digest for p in personal]
+    digests |= {f"{HEADS}/{p.client}.safetensors": p.head_digest for p in personal if p.head_digest}
     result = {
         "run": str(folder),
         "method": config.shown("method"),
@@ -129,8 +156,9 @@ def write_result(
         "clients": config.clients,
         "classes": list(work.classes),
         **facts,
+        "digests": digests,
     }
-    write_atomically(folder / RESULT, json.dumps(result, indent=2))
+    write_json(folder / RESULT, result)
 
 
 def _digest_of(heads: Iterable[str | None]) -> str:
@@ -152,8 +180,11 @@ def _score_rows(scores: Iterable[Score]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _write_table(path: Path, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+def _write_table(path: Path, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+    """Write a table, and return the SHA-256 of its file."""
     table = pyarrow.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
     content = pyarrow.BufferOutputStream()
     parquet.write_table(table, content)
-    write_atomically(path, content.getvalue().to_pybytes())
+    packed: bytes = content.getvalue().to_pybytes()
+    write_atomically(path, packed)
+    return hashlib.sha256(packed).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,8 @@ from pathlib import Path
 from repper.config import Config
 from repper.config_file import write_config
 from repper.datasets.dataset import Dataset
+from repper.documents import write_json
 from repper.errors import RepperError
-from repper.files import read_json, write_atomically
 from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
 from repper.params import read_params
@@ -29,9 +28,12 @@ from repper.runs.run_folder import (
     PRIVATE,
     RESULT,
     check_init,
+    name_of,
     prepare,
+    read_environment,
     read_run_config,
 )
+from repper.sealed import check_ties
 
 
 def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> None:
@@ -58,12 +60,12 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
     if not config.evaluate_every:  # heads that were tested on the way were others
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
-        write_rounds(made, records)
-    before = read_json(source / ENVIRONMENT)
+        write_rounds(made, records, name_of(source))
+    before = read_environment(source)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
     content = before | {"training": training, "reused": reused}
-    write_atomically(made / ENVIRONMENT, json.dumps(content, indent=2))
+    write_json(made / ENVIRONMENT, content)
     write_config(made / CONFIG, config)
     if target.exists():
         shutil.rmtree(target)
@@ -76,6 +78,7 @@ def check_trained(folder: Path) -> None:
     path, rounds = _trained_to(folder, stages)
     if rounds:
         _, notes = read_params(path)
+        check_ties(path, notes, run=name_of(folder))
         if notes.get("round") != str(rounds) or len(read_rounds(folder)) < rounds:
             raise RepperError(f"{folder} does not hold all {rounds} rounds of its training")
     check_private(folder, stages, holds, rounds)

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from repper.documents import IN_JSON, check_kinds, from_json
 from repper.errors import RepperError
 from repper.federate import Served
 from repper.files import write_atomically
@@ -20,7 +21,10 @@ from repper.methods.stage import Stage, stage_at
 from repper.names import is_weight, named_parts, part_of
 from repper.params import Params, clone, read_params, save_params, select
 from repper.private import PrivateStore
-from repper.runs.run_folder import CHECKPOINT, PRIVATE, ROUNDS
+from repper.runs.result import read_result
+from repper.runs.run_folder import CHECKPOINT, PRIVATE, RESULT, ROUNDS, name_of
+from repper.seal import BLANK, BLANK_SEAL, SEAL
+from repper.sealed import check_ties
 
 CHOSEN = "chosen-{}.safetensors"
 STAGE = "before-stage-{}.safetensors"
@@ -38,22 +42,26 @@ class Checkpoint:
     chosen_accuracy: float = -1.0
 
 
-def write_round(folder: Path, record: dict[str, Any], checkpoint: Checkpoint, used: Params) -> None:
+def write_round(
+    folder: Path, record: dict[str, Any], checkpoint: Checkpoint, used: Params, run: str = ""
+) -> None:
     """Log a finished round, then make it the one to resume from.
 
-    `used` are the parameters that were tested: those to keep if the round is chosen.
+    `used` are the parameters that were tested: those to keep if the round is chosen. `run` is what
+    files are tied to.
 
     In this order a crash between the two leaves a line too many, which `read_checkpoint` drops, or
     a chosen round too many, which is chosen again or never asked for.
     """
-    with (folder / ROUNDS).open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    with (folder / ROUNDS).open("a+b") as file:
+        file.write(_line(record, _last_seal(file, run)))
         file.flush()
         os.fsync(file.fileno())
     notes = {
         "round": str(checkpoint.number),
         "chosen": str(checkpoint.chosen),
         "chosen_accuracy": repr(checkpoint.chosen_accuracy),
+        **({"run": run} if run else {}),
     }
     served = checkpoint.served
     if checkpoint.chosen == checkpoint.number:
@@ -80,17 +88,20 @@ def stage_checkpoint(folder: Path, index: int) -> Path:
     return (folder / CHECKPOINT).with_name(STAGE.format(index))
 
 
-def read_checkpoint(folder: Path, likes: Callable[[int], Params]) -> Checkpoint | None:
+def read_checkpoint(
+    folder: Path, likes: Callable[[int], Params], run: str = ""
+) -> Checkpoint | None:
     """Where to go on from, or None if no round was finished.
 
     `likes` gives what clients share after a round, for the names and shapes.
     The log is cut back to it: a crash may have come between a round's line and its checkpoint.
     """
     if not (folder / CHECKPOINT).is_file():
-        write_atomically(folder / ROUNDS, "")
+        write_rounds(folder, [], run)
         return None
     try:
         params, notes = read_params(folder / CHECKPOINT)
+        check_ties(folder / CHECKPOINT, notes, run=run)
     except RepperError as error:
         raise RepperError(f"{error}; restore it, or begin again with --overwrite") from error
     number = int(notes["round"])
@@ -104,7 +115,7 @@ def read_checkpoint(folder: Path, likes: Callable[[int], Params]) -> Checkpoint 
             f"{folder / ROUNDS} lacks rounds that the checkpoint has; restore it, or begin again "
             f"with --overwrite"
         )
-    write_rounds(folder, keep)
+    write_rounds(folder, keep, run)
     _forget_chosen(folder, checkpoint.chosen)  # a crash may have come before this, too
     return checkpoint
 
@@ -117,7 +128,9 @@ def _served(params: Params) -> Served:
 
 def read_trained(folder: Path) -> Params:
     """The parameters of the network after the last round."""
-    served = _served(read_params(folder / CHECKPOINT)[0])
+    params, notes = read_params(folder / CHECKPOINT)
+    check_ties(folder / CHECKPOINT, notes, run=name_of(folder))
+    served = _served(params)
     return select(served.received, is_weight)
 
 
@@ -129,7 +142,9 @@ def read_chosen(folder: Path, number: int) -> Params:
             f"{path}, the round that was chosen, is gone; restore it, or begin again with "
             f"--overwrite"
         )
-    return read_params(path)[0]
+    params, notes = read_params(path)
+    check_ties(path, notes, run=name_of(folder), round=number)
+    return params
 
 
 def _forget_chosen(folder: Path, but: int) -> None:
@@ -143,36 +158,83 @@ def _chosen(folder: Path, number: int) -> Path:
     return (folder / CHECKPOINT).parent / CHOSEN.format(number)
 
 
-def write_rounds(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+def write_rounds(folder: Path, records: Sequence[Mapping[str, Any]], run: str) -> None:
     """Replace the log by these rounds."""
-    write_atomically(folder / ROUNDS, "".join(json.dumps(record) + "\n" for record in records))
+    content, before = b"", run.encode()
+    for record in records:
+        content += (line := _line(record, before))
+        before = IN_JSON.seal_in(line) if run else b""
+    write_atomically(folder / ROUNDS, content)
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """The log of every round; a last line that a crash has cut off is left out."""
-    path = folder / ROUNDS
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    records = []
-    for position, line in enumerate(lines):
+    """The log of every round; a last line that a crash has cut off is left out.
+
+    Every line has a seal, which covers the seal of the line before; the first one's, the run.
+    """
+    path, result = folder / ROUNDS, read_result(folder)
+    content = path.read_bytes() if path.is_file() else b""
+    lines = content.splitlines(keepends=True)
+    records, before = [], name_of(folder).encode()
+    for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict) and record.get("round") == position + 1:
-            records.append(record)
-        elif position < len(lines) - 1:
+            sealed = IN_JSON.is_sealed(line, before)
+            record = from_json(line, is_sealed=sealed)
+            check_kinds(path, record, RECORD)
+            if record["round"] != number:
+                raise ValueError("it is of another round")
+            before = IN_JSON.seal_in(line) if sealed else b""
+        except (ValueError, KeyError, RecursionError, RepperError) as error:
+            if number == len(lines) and not line.endswith(b"\n") and result is None:
+                break
             raise RepperError(
-                f"{path} is damaged in line {position + 1}; restore it, or begin again with "
-                f"--overwrite"
-            )
+                f"{path} is damaged in line {number}; restore it, or begin again with --overwrite"
+            ) from error
+        records.append(record)
+    known = (result or {}).get("digests", {}).get(ROUNDS)
+    if known is not None and known != before.decode():
+        raise RepperError(f"{path} is not the log of {RESULT} beside it; restore it")
     return records
+
+
+def log_digest(folder: Path) -> str:
+    """The last seal of the log, which covers all of it."""
+    with (folder / ROUNDS).open("rb") as file:
+        return _last_seal(file, name_of(folder)).decode()
+
+
+RECORD = {
+    "round": int, "cohort": list[int], "examples": int, "images": int, "bytes_up": int,
+    "bytes_down": int, "loss": float, "knn": float | None, "seconds": float, "stage": int,
+    "declined": list[int], "absent": dict[str, str], "accuracy": dict[str, float | None],
+    "validation": float,
+}  # fmt: skip
+"""What a line of the log may hold."""
+TAIL = len(f'{BLANK.decode()}"}}\n')
+"""How much of a sealed line begins with its seal."""
+
+
+def _line(record: Mapping[str, Any], before: bytes) -> bytes:
+    """A line of the log after that with the seal `before`; without a seal if there is no run."""
+    sealed = {**record, SEAL: BLANK_SEAL} if before else record
+    line = json.dumps(sealed).encode() + b"\n"
+    return IN_JSON.filled(line, before) if before else line
+
+
+def _last_seal(file: IO[bytes], run: str) -> bytes:
+    """The seal of the last line; of an empty log, the run's name."""
+    size = file.seek(0, os.SEEK_END)
+    if not size or not run:
+        return run.encode()
+    file.seek(max(0, size - TAIL))
+    return file.read(len(BLANK))
 
 
 def check_private(
     folder: Path, stages: Sequence[Stage], holds: Sequence[Holds], number: int
 ) -> None:
     """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
-    store = PrivateStore(folder / PRIVATE)
+    store = PrivateStore(folder / PRIVATE, name_of(folder))
     trained = {
         c: record["round"]
         for record in read_rounds(folder)[:number]

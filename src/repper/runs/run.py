@@ -16,7 +16,6 @@ from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.errors import RepperError
 from repper.evaluate import Score, mean_of
-from repper.files import read_json
 from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
 from repper.params import Params, digest
@@ -24,7 +23,22 @@ from repper.private import PrivateStore
 from repper.runs.build import build_stages
 from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
 from repper.runs.rounds import check_private, read_rounds
-from repper.runs.run_folder import ENVIRONMENT, HEADS, PARTITION, PRIVATE, RESULT, read_run_config
+from repper.runs.run_folder import (
+    ENCODER,
+    HEADS,
+    PRIVATE,
+    RESULT,
+    name_of,
+    read_environment,
+    read_manifest,
+    read_run_config,
+)
+from repper.sealed import read_notes
+
+
+def encoder_at(path: Path) -> tuple[EncoderSpec, Params]:
+    """The encoder in a file, or the one of a run folder."""
+    return Run(path).encoder if (path / RESULT).is_file() else read_encoder(path)
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ class Run:
 
     def scores(self) -> list[Score]:
         """Every client's test result, class by class."""
-        columns = read_scores(self.folder)
+        columns = read_scores(self.folder, self.result)
         classes = len(self.classes)
         heads = {}
         counts: dict[str, NDArray[np.int64]] = {
@@ -86,7 +100,7 @@ class Run:
 
     def curves(self) -> dict[int, list[tuple[int, float | None]]]:
         """Accuracy of each client after epochs of its head, where `head_curve` asked for it."""
-        columns = read_curves(self.folder)
+        columns = read_curves(self.folder, self.result)
         found: dict[int, list[tuple[int, float | None]]] = {}
         for client, *point in zip(*columns.values(), strict=True):
             found.setdefault(client, []).append((point[0], point[1]))
@@ -106,18 +120,47 @@ class Run:
     @property
     def environment(self) -> tuple[dict[str, Any], bool]:
         """Where its encoder was trained, and whether another command did that."""
-        found = read_json(self.folder / ENVIRONMENT)
+        found = read_environment(self.folder)
         return found.get("training", found), bool(found.get("reused"))
 
     def client_names(self) -> list[str]:
         """The names of the clients, if they have names: those of their folders."""
-        names: list[str] = read_json(self.folder / PARTITION)["settings"].get("names", [])
+        names: list[str] = read_manifest(self.folder)["settings"].get("names", [])
         return names
+
+    @property
+    def encoder(self) -> tuple[EncoderSpec, Params]:
+        """The common encoder, or the one for newcomers; that of another run is refused."""
+        path = self.folder / ENCODER
+        if path.is_file():
+            self.check_written(ENCODER, read_notes(path).get("digest"))
+        return read_encoder(self.folder)
+
+    @property
+    def private(self) -> PrivateStore:
+        """What clients have for themselves, if they have anything."""
+        return PrivateStore(self.folder / PRIVATE, name_of(self.folder))
+
+    def check_written(self, name: str, digest: str | None) -> None:
+        """Refuse a file that is not the one this run has written."""
+        known = self.result.get("digests", {}).get(name)
+        if known not in (None, digest):
+            raise RepperError(
+                f"{self.folder / name} is whole, but not the file of this run: {RESULT} beside it "
+                f"was written with another; restore it, or delete {RESULT} and resume the run"
+            )
+
+    def head(self, client: int) -> SavedHead:
+        """The head of a client; that of another client or run is refused."""
+        name = f"{HEADS}/{client}.safetensors"
+        head = read_head(self.folder / name)
+        self.check_written(name, head.digest())
+        return head
 
     @property
     def stages_and_holds(self) -> tuple[tuple[Stage, ...], tuple[Holds, ...]]:
         """The stages that the run has gone through, and who held what in each."""
-        config, (spec, _) = self.config, read_encoder(self.folder)
+        config, (spec, _) = self.config, self.encoder
         stages = build_stages(config)
         networks = [
             build_network(s.method, spec, len(self.classes), 0, s.training.freeze_until)
@@ -148,7 +191,7 @@ class Run:
         if not any(one.own_encoders for one in holds):
             return {}
         check_private(self.folder, stages, holds, number)
-        return PrivateStore(self.folder / PRIVATE).encoder_of(client, number)
+        return self.private.encoder_of(client, number)
 
     def classifier(self, client: int) -> tuple[EncoderSpec, Params, SavedHead]:
         """A client's own classifier: its encoder, or the common one, and its head."""
@@ -162,10 +205,9 @@ class Run:
                     f"client {client} has no head: --personalize-clients {fitted} fitted heads of "
                     f"{fitted} of {clients} clients, which are in {self.folder / HEADS}"
                 )
-        spec, params = read_encoder(self.folder)
+        spec, params = self.encoder
         params = params | self._own_encoder(client)
-        head = read_head(self.folder / HEADS / f"{client}.safetensors").for_encoder(digest(params))
-        return spec, params, head
+        return spec, params, self.head(client).for_encoder(digest(params))
 
     def predict(
         self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str

@@ -8,15 +8,17 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
+from repper.documents import check_kinds, read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.encoders.published import is_published
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same, read_json, write_atomically
+from repper.files import check_one_of, check_same
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -37,6 +39,11 @@ EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
 LOCK = ".lock"
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
+ENVIRONMENT_KINDS = {
+    "packages": dict[str, str], "digests": dict[str, str], "training": dict[str, Any],
+    "reused": bool, "init": str,
+}  # fmt: skip
+ENVIRONMENT_REMEDY = "restore it, or begin again with --overwrite"
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
 
 
@@ -125,20 +132,71 @@ def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
     check_same(folder, "run", compared(old), compared(new))
 
 
-def write_start(folder: Path, config: Config) -> None:
-    """Write what is known before the first round. The configuration goes last: it marks a run."""
-    before = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
-    trained = {key: before[key] for key in ("training", "reused") if key in before}
-    now = environment(config.device) | trained
+def write_start(folder: Path, config: Config, digests: Mapping[str, str]) -> None:
+    """Write what is known before the first round. The configuration goes last: it marks a run.
+
+    `digests` are those of what the run begins with; of one that has begun before they stay.
+    """
+    before = read_environment(folder) if (folder / CONFIG).is_file() else {}
+    kept = {key: before[key] for key in ("training", "reused", "digests") if key in before}
+    now = environment(config.device) | {"digests": dict(digests)} | kept
     if config.init:
         now["init"] = _init_digest(config)
-    write_atomically(folder / ENVIRONMENT, json.dumps(now, indent=2))
+    write_json(folder / ENVIRONMENT, now)
     write_config(folder / CONFIG, config)
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Where a run was made, and what with; empty if that is not known."""
+    path = folder / ENVIRONMENT
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = read_json(path, ENVIRONMENT_REMEDY)
+    check_kinds(path, found, ENVIRONMENT_KINDS, ENVIRONMENT_REMEDY)
+    return found
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The run's own manifest of its partition."""
+    path = folder / PARTITION
+    found: dict[str, Any] = read_json(path)
+    check_kinds(path, found, {"settings": dict[str, Any], "hash": str})
+    known = read_environment(folder).get("digests", {}).get("partition")
+    if not {"settings", "hash"} <= found.keys() or known not in (None, found["hash"]):
+        raise RepperError(f"{path} is not the partition of this run: restore it")
+    return found
+
+
+def training_digest(config: Config) -> str:
+    """A SHA-256 of the settings that decide what is trained, but for the rounds."""
+    tested = config if config.validation else replace(config, evaluate_every=0)
+    return _sha256(tested.training())
+
+
+def name_of_run(digests: Mapping[str, str]) -> str:
+    """What files of a run are tied to: it follows from the settings, the partition and the data.
+
+    Runs that are equal have the same, and so have those which differ in their heads only.
+    """
+    return _sha256({key: digests.get(key) for key in ("settings", "partition", "data")})
+
+
+def name_of(folder: Path) -> str:
+    """What the files in a folder are tied to; empty if it was begun by an older version."""
+    if not (folder / CONFIG).is_file():
+        return ""
+    digests = read_environment(folder).get("digests")
+    return name_of_run(digests) if digests else ""
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_init(folder: Path, config: Config) -> None:
     """Refuse a run that began with another encoder than --init has now."""
-    before = read_json(folder / ENVIRONMENT).get("init") if config.init else None
+    before = read_environment(folder).get("init") if config.init else None
     if before is not None and before != _init_digest(config):
         raise RepperError(
             f"{folder} was begun with another encoder than {config.init} has now: restore it, or "
@@ -161,5 +219,5 @@ def shift_seed(config: Config, dealing: Mapping[str, Any]) -> int:
     """
     if config.shift != "none" and config.init_clients == "same" and config.init is not None:
         folder = Path(config.init)
-        return shift_seed(read_run_config(folder), read_json(folder / PARTITION)["settings"])
+        return shift_seed(read_run_config(folder), read_manifest(folder)["settings"])
     return int(dealing.get("seed", config.seed))

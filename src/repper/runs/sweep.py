@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from typing import Any
 
 from repper.config import CHANGES_NOTHING, OPTIONS, Config
 from repper.datasets.dataset import Dataset
+from repper.documents import read_json, write_json
 from repper.errors import RepperError, unknown
-from repper.files import check_one_of, read_json, write_atomically
+from repper.files import check_one_of, write_atomically
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
 from repper.runs.compare import PER_CELL, SETTINGS, CellStarted, Compared, check_kept, compare
@@ -79,7 +79,7 @@ class Sweep:
         }
 
     def write(self) -> None:
-        write_atomically(self.folder / f"{SWEEP}.json", json.dumps(self.as_dict(), indent=2))
+        write_json(self.folder / f"{SWEEP}.json", self.as_dict())
         write_atomically(self.folder / f"{SWEEP}.md", self.markdown())
         write_atomically(self.folder / f"{SWEEP}.csv", csv_text(self.cells()))
 

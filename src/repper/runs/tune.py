@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from repper.config import Config
 from repper.datasets.dataset import Dataset, set_apart
+from repper.documents import read_toml
 from repper.errors import RepperError, unknown
-from repper.files import read_toml
 from repper.methods import METHODS
 from repper.options import Settled, setting
 from repper.runs.row import Row, check_setting
