@@ -18,7 +18,8 @@ from typing import Any, cast
 
 from repper.client_list import clients_in, normal
 from repper.datasets import DATASETS
-from repper.encoders import ENCODERS, NORMS
+from repper.datasets.dataset import LARGEST
+from repper.encoders import ENCODERS, NORMS, WIDEST
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.heads import HEAD_SETTINGS, HEADS
@@ -81,7 +82,7 @@ class Config:
         None,
         "side in pixels that images are resized to (default: a data set's own, 32 for a folder)",
         least=1,
-        most=4096,
+        most=LARGEST,
     )
     train_images: int | None = _data(
         None, "use only so many training images, a fixed part of each class", least=1
@@ -133,7 +134,7 @@ class Config:
         choices=lambda: ENCODERS,
         takes_own=True,
     )
-    width: float = _stage1(1.0, "factor on the encoder's channels", above=0, most=16)
+    width: float = _stage1(1.0, "factor on the encoder's channels", above=0, most=WIDEST)
     norm: str = _stage1("batch", "normalization in the encoder", choices=NORMS)
     bn: str = _stage1(
         "average",

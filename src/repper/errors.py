@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,28 @@ def needs(extra: str, purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or extra, extra, purpose) from error
+
+
+def failure_of_machine(error: BaseException) -> str | None:
+    """An error of the system or of its memory as a sentence; None for any other."""
+    if is_out_of_memory(error):
+        return (
+            "not enough memory: try fewer --workers, a smaller --batch, a narrower --width or "
+            "smaller images"
+        )
+    if isinstance(error, OSError):
+        name = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{name}"
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy, PyTorch or the system had no memory left."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # PyTorch's error on a CPU is a plain RuntimeError.
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> RepperError:

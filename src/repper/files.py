@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -96,6 +97,10 @@ def is_text(name: str) -> bool:
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
+COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, what turns the direction of writing, and broken bytes."""
+
+
 def plain(text: str) -> str:
-    """Text without what a terminal would take for a command."""
-    return "".join(letter if is_text(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    """Text on one line without what a terminal would take for a command."""
+    return COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)

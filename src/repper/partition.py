@@ -112,6 +112,13 @@ def read_partition(path: Path, data: Dataset) -> Partition:
         found = partition.hash
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RepperError(f"{path} is not a partition manifest ({error!r})") from error
+    names = partition.settings.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RepperError(f"{path} is not a partition manifest: its names are no list of texts")
+    if names and len(names) != partition.clients:
+        raise RepperError(
+            f"{path} is damaged: it names {len(names)} of {partition.clients} clients"
+        )
     if found != expected:
         raise RepperError(f"{path} is damaged: its rows do not match its hash")
     if made_for != data.digest:

@@ -68,7 +68,12 @@ class PrivateStore:
 
     def write(self, client: int, number: int, params: Params, keep_all: bool) -> None:
         """Keep what the client has after round `number`; older files go unless `keep_all`."""
-        (self.folder / str(client)).mkdir(exist_ok=True)
+        try:
+            (self.folder / str(client)).mkdir(exist_ok=True)
+        except OSError as error:
+            raise RepperError(
+                f"cannot write {self.folder / str(client)}: {error.strerror}"
+            ) from error
         before = sorted((n for n in self._rounds(client) if n < number), reverse=True)
         ties = self._ties(client=client, round=number)
         save_params(self.path(client, number), params, ties)

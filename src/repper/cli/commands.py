@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 from repper import __version__
 from repper.cli import edge, export, federation, paper, runs
 from repper.cli.arguments import Parser, add_own, own_options
-from repper.errors import RepperError, nearest, unknown
-from repper.files import check_one_of, plain
+from repper.cli.show import tell, tell_traceback
+from repper.errors import RepperError, failure_of_machine, nearest, unknown
+from repper.files import check_one_of
 from repper.registry import mistake_in_own_code
 
 TAKES_OWN = ("run", "compare", "join")
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (Exception, KeyboardInterrupt) as error:
         if debug:
-            traceback.print_exc()
+            tell_traceback()
         message, code = _explain(error)
         hint = " (--debug shows where)" if code == 1 and not debug else ""
-        print(f"repper: {plain(' '.join(message.split()))}{hint}", file=sys.stderr)
+        tell(f"repper: {' '.join(message.split())}{hint}")
         return code
 
 
@@ -61,9 +61,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return "; ".join(["interrupted", *map(str, error.args)]), 130
     if own := mistake_in_own_code(error):
         return own, 2
-    if isinstance(error, OSError):
-        name = f": {error.filename}" if error.filename else " while writing the output"
-        return f"{error.strerror or error}{name}", 2
+    if sentence := failure_of_machine(error):
+        nameless = isinstance(error, OSError) and not error.filename
+        return sentence + (" while writing the output" if nameless else ""), 2
     return f"internal error, {type(error).__name__}: {error}", 1
 
 
@@ -73,6 +73,10 @@ def _dispatch(arguments: list[str]) -> int:
         raise unknown("command", arguments[0], commands)
     if arguments and arguments[0] in TAKES_OWN and (own := own_options(arguments)):
         add_own(commands[arguments[0]], own)
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        if flag.startswith("-") and value == "--":  # argparse would take it for no value at all
+            raise RepperError(f"{flag} cannot be '--'")
     options, rest = parser.parse_known_args(arguments)
     if rest:
         known = commands[options.command]._option_string_actions if options.command else ["--help"]

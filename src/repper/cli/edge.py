@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, client_number, count, path
+from repper.cli.show import console, say, tell
 from repper.errors import RepperError, needs, unknown
-from repper.files import plain, write_atomically
+from repper.files import write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
 from repper.text_table import figure
@@ -110,10 +111,10 @@ def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
 def _tell(done: Personalized, as_json: bool) -> None:
     """What was fitted, and how good it is."""
     for warning in done.warnings:
-        print(f"note: {plain(warning)}", file=sys.stderr)
+        tell(f"note: {warning}")
     if done.added is not None:
         for one in done.added.unreadable:
-            print(f"note: left out {one}, which cannot be read", file=sys.stderr)
+            tell(f"note: left out {one}, which cannot be read")
     held, tested = done.held_out, done.tested
     if as_json:
         answer: dict[str, Any] = {
@@ -125,23 +126,23 @@ def _tell(done: Personalized, as_json: bool) -> None:
             "test": _as_json(tested) if tested else None,
             "notes": list(done.warnings),
         }
-        print(json.dumps(answer))
+        say(json.dumps(answer))
         return
     total, classes = sum(done.counts.values()), len(done.counts)
-    print(f"fitted on {total} photos of {classes} classes (head: {done.head})")
+    say(f"fitted on {total} photos of {classes} classes (head: {done.head})")
     if done.added is not None and done.added.known:
-        print(
+        say(
             f"{done.added.known} of these photos were known already; {done.added.new} new ones "
             f"went through the encoder"
         )
     if held is not None:
-        print(
+        say(
             f"held-out accuracy {figure(held.accuracy)} %: {held.photos} photos in {held.folds} "
             f"parts, each part classified by a head that was fitted on the other parts"
         )
     if tested is not None:
         _print_evaluation(tested, "test accuracy")
-    print(f"Model: {done.folder}")
+    say(f"Model: {done.folder}")
 
 
 def _add_change(add: AddCommand) -> None:
@@ -229,11 +230,11 @@ def _predict(options: argparse.Namespace) -> int:
              "unknown": answer.unknown, "chances": dict(best)}
         )  # fmt: skip
         if not options.json:
-            shown = ", ".join(f"{plain(name)} {100 * chance:.1f} %" for name, chance in best)
+            shown = ", ".join(f"{name} {100 * chance:.1f} %" for name, chance in best)
             said = f"unknown (nearest: {shown})" if answer.unknown else shown
-            print(f"{plain(str(image))}\t{said}")
+            say(image, said)
     if options.json:
-        print(json.dumps({"model": str(folder), "predictions": rows}))
+        say(json.dumps({"model": str(folder), "predictions": rows}))
     return 0
 
 
@@ -249,10 +250,10 @@ def _predict_of_run(options: argparse.Namespace) -> int:
             {"image": image, "class": name, "scores": scores}
             for image, (name, scores) in zip(options.images, answers, strict=True)
         ]
-        print(json.dumps({"client": client, "predictions": rows}))
+        say(json.dumps({"client": client, "predictions": rows}))
     else:
         for image, (name, _) in zip(options.images, answers, strict=True):
-            print(f"{plain(image)}\t{plain(name)}")
+            say(image, name)
     return 0
 
 
@@ -272,7 +273,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     found = evaluate(options.model, options.images, skip_unreadable=options.skip_unreadable)
     if options.json:
-        print(json.dumps(_as_json(found)))
+        say(json.dumps(_as_json(found)))
     else:
         _print_evaluation(found)
         _print_confusion(found)
@@ -294,41 +295,40 @@ def _as_json(found: Evaluation) -> dict[str, Any]:
 
 def _print_evaluation(found: Evaluation, name: str = "accuracy") -> None:
     for one in found.unreadable:
-        print(f"note: left out {one}, which cannot be read", file=sys.stderr)
+        tell(f"note: left out {one}, which cannot be read")
     if found.accuracy is not None and found.interval is not None:
         low, high = found.interval
-        print(
+        say(
             f"{name} {figure(found.accuracy)} % on {found.photos} photos "
             f"(95 % interval {figure(low)} to {figure(high)})"
         )
         if found.called_unknown is not None:
-            print(
+            say(
                 f"{found.called_unknown} of these photos would be answered with `unknown`, which "
                 f"the accuracy does not count"
             )
     if found.strangers:
         far = found.strangers_unknown
         said = "the model has no rule for `unknown`" if far is None else f"{far} called unknown"
-        print(f"{found.strangers} photos of classes that the model does not know: {said}")
+        say(f"{found.strangers} photos of classes that the model does not know: {said}")
 
 
 def _print_confusion(found: Evaluation) -> None:
     if not found.photos:
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Photos of a class (row) by what they were called", title_justify="left")
     table.add_column("")
     for name in found.classes:
-        table.add_column(escape(plain(name)), justify="right")
+        table.add_column(escape(name), justify="right")
     table.add_column("right", justify="right")
     for place, name in enumerate(found.classes):
         row = found.confusion[place]
         share = f"{figure(100 * row[place] / row.sum())} %" if row.sum() else "-"
-        table.add_row(escape(plain(name)), *(str(n) if n else "·" for n in row), share)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+        table.add_row(escape(name), *(str(n) if n else "·" for n in row), share)
+    console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _add_play(add: AddCommand) -> None:
@@ -353,11 +353,11 @@ def _play(options: argparse.Namespace) -> int:
     page = page_of(options.model)
     if options.html is not None:
         write_atomically(options.html, page)
-        print(f"written to {options.html} ({len(page) / 1e6:.1f} MB): open it in a browser")
+        say(f"written to {options.html} ({len(page) / 1e6:.1f} MB): open it in a browser")
         return 0
 
     def started(address: str) -> None:
-        print(f"{address} (Ctrl+C ends it)", flush=True)
+        say(f"{address} (Ctrl+C ends it)")
         if not options.no_browser:
             import webbrowser
 

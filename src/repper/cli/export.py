@@ -7,6 +7,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from repper.cli.arguments import AddCommand, client_number, count, path
+from repper.cli.show import say
 from repper.errors import RepperError, needs
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _export(options: argparse.Namespace) -> int:
     if report.kept:
         for place in places.values():
             if place is not None:
-                print(f"written to {place}")
+                say(f"written to {place}")
     return 0 if report.kept else 1
 
 
@@ -110,20 +111,20 @@ def _points(text: str) -> float:
 
 def _print(report: Report, most_loss: float) -> None:
     found = report.agreement
-    print(f"checked on {report.evidence}, with {report.judge}")
-    print(
+    say(f"checked on {report.evidence}, with {report.judge}")
+    say(
         f"fp32: {found.percent:.2f} % of {found.images} predictions as in PyTorch; features differ "
         f"by at most {found.difference:.1e} (largest feature {found.largest:.3g})"
     )
     if report.int8 is not None:
-        print(f"int8: {report.int8.agreement.percent:.2f} % of predictions as in PyTorch")
+        say(f"int8: {report.int8.agreement.percent:.2f} % of predictions as in PyTorch")
         if report.int8.as_is is not None:
-            print(f"int8, heads as they are: {_loss(report.int8.as_is)}")
+            say(f"int8, heads as they are: {_loss(report.int8.as_is)}")
         if report.int8.refitted is not None:
-            print(f"int8, heads fitted anew on its features: {_loss(report.int8.refitted)}")
+            say(f"int8, heads fitted anew on its features: {_loss(report.int8.refitted)}")
     if not report.kept:
         loss = report.int8.loss if report.int8 is not None else None
-        print(
+        say(
             "nothing was written: what int8 loses cannot be measured without labels; --accept-loss "
             "keeps it"
             if loss is None
@@ -132,16 +133,16 @@ def _print(report: Report, most_loss: float) -> None:
         )
         return
     if report.note:
-        print(report.note)
+        say(report.note)
     for name, size in report.bytes.items():
-        print(f"{name}: {size:,} bytes")
+        say(f"{name}: {size:,} bytes")
     times = report.milliseconds
     for images in (1, 32) if times else ():
         torch, onnx = times[f"pytorch {images}"], times[f"onnxruntime {images}"]
         noun = "image" if images == 1 else "images"
-        print(f"{images} {noun}: PyTorch {torch:.2f} ms, onnxruntime {onnx:.2f} ms (medians)")
+        say(f"{images} {noun}: PyTorch {torch:.2f} ms, onnxruntime {onnx:.2f} ms (medians)")
     if report.megabytes:
-        print("memory: " + ", ".join(f"{n} {mb} MB" for n, mb in report.megabytes.items()))
+        say("memory: " + ", ".join(f"{n} {mb} MB" for n, mb in report.megabytes.items()))
 
 
 def _loss(loss: Loss) -> str:

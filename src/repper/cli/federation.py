@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, add_settings, path, settings
+from repper.cli.show import say, tell
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, needs, unknown
 from repper.flower import PREFIX
@@ -95,10 +96,6 @@ def add_commands(add: AddCommand) -> None:
     )  # fmt: skip
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _serve(options: argparse.Namespace) -> int:
     with needs("train,flower", "repper serve"):
         from repper.flower import warm
@@ -110,23 +107,23 @@ def _serve(options: argparse.Namespace) -> int:
         name, equals, key = options.admit.partition("=")
         if not equals or not name:
             raise RepperError(f"--admit takes SITE=KEY.pub, got {options.admit!r}")
-        server.admit(name, path(key), _say)
-        print(f"{name} is admitted.")
+        server.admit(name, path(key), tell)
+        say(f"{name} is admitted.")
     elif options.revoke:
-        server.revoke(options.revoke, _say)
-        print(f"{options.revoke} is admitted no longer.")
+        server.revoke(options.revoke, tell)
+        say(f"{options.revoke} is admitted no longer.")
     elif options.list:
-        for site in server.sites(_say):
+        for site in server.sites(tell):
             since = f" since {site.since}" if site.since else ""
-            print(f"{site.name:30} {site.status}{since}")
+            say(f"{site.name:30} {site.status}{since}")
     else:
         server.prepare(options.host, _port(options.port), options.name)
         if options.host not in ("127.0.0.1", "::1", "localhost"):
-            _say(
+            tell(
                 f"Careful: whoever can reach {options.host}:{options.port} can start any program "
                 f"on this server and at every site. docs/deploy.md shows how to let in sites only."
             )
-        print(f"Give this file to every site: {server.home / 'ca.crt'}")
+        say(f"Give this file to every site: {server.home / 'ca.crt'}")
         warm.start(server.home, warm.SERVER_APP, server.environment)
         _become(server.command(), server.environment)
     return 0
@@ -144,7 +141,7 @@ def _become(
     """Go on as another program, which then gets the signals for us; show Flower's command."""
     from repper.flower.programs import shown
 
-    _say(shown(flowers or command, environment))
+    tell(shown(flowers or command, environment))
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
@@ -176,7 +173,9 @@ def _node(options: argparse.Namespace) -> int:
         share_head=not options.no_common_head,
         skip_unreadable=options.skip_unreadable, device=options.device, limits=limits,
     ).save()  # fmt: skip
-    print(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):\n{public}")
+    say(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):")
+    for line in public.splitlines():
+        say(line)
     if options.key_only:
         return 0
     with socket.socket() as free:
@@ -198,8 +197,8 @@ def _federate(options: argparse.Namespace) -> int:
     if options.attach or options.stop:
         _refuse_settings(options, given)
     if options.stop:
-        server.stop(_say)
-        print("Stopped; the same command with --resume goes on.")
+        server.stop(tell)
+        say("Stopped; the same command with --resume goes on.")
         return 0
     if not options.attach:
         config = Config(**given)
@@ -207,11 +206,11 @@ def _federate(options: argparse.Namespace) -> int:
             raise RepperError("a federation needs a folder to write to: give --out")
         content = _run_config(options, config, given)
         say_what_is_idle(given, [config])
-        known = [site.name for site in server.sites(_say)]
+        known = [site.name for site in server.sites(tell)]
         for name in filter(None, content["sites"].split(",")):
             if name not in known:
                 raise unknown("site", name, known)
-        server.start(content, _say)
+        server.start(content, tell)
     return _watch(server, options)
 
 
@@ -275,15 +274,15 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
         for last in _events(server):
             watch.show(last)
     except KeyboardInterrupt:
-        _say(
-            f"\nNo longer watching; the federation goes on. repper federate {options.home} "
+        tell(
+            f"No longer watching; the federation goes on. repper federate {options.home} "
             f"--attach watches it again, --stop stops it."
         )
         return 130
     if last["event"] == "over":
         watch.result(last)
         if options.json:
-            print(json.dumps(last))
+            say(json.dumps(last))
         return 0
     if last["event"] == "error":
         raise RepperError(last["text"])
@@ -294,7 +293,7 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
 
 
 def _events(server: Server) -> Iterator[dict[str, Any]]:
-    log = server.log(_say)
+    log = server.log(tell)
     try:
         for line in log.stdout or ():
             _, prefix, text = line.partition(PREFIX)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator, Sequence
 
+from repper.cli.show import tell
 from repper.config import OPTIONS, Config
 from repper.heads import HEADS
 from repper.personalize import FINETUNE
@@ -13,7 +13,7 @@ from repper.personalize import FINETUNE
 def say_what_is_idle(given: Collection[str], runs: Sequence[Config]) -> None:
     """Say on stderr which of the settings given none of the runs uses."""
     for sentence in idle(given, runs):
-        print(f"note: {sentence}", file=sys.stderr)
+        tell(f"note: {sentence}")
 
 
 def idle(given: Collection[str], runs: Sequence[Config]) -> Iterator[str]:

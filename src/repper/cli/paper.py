@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from repper.cli.arguments import REUSE, AddCommand, add_settings, count, flags, path
+from repper.cli.show import say
 from repper.config import Config
 from repper.errors import RepperError, needs, unknown
 from repper.paper import EXPERIMENTS
@@ -99,5 +100,5 @@ def _report(options: argparse.Namespace) -> int:
     with needs("train", "repper report"):
         from repper.report import write_report
     write_report(options.folders, options.out, tsne=not options.no_tsne)
-    print(f"Report: {options.out.resolve().as_uri()}")
+    say(f"Report: {options.out.resolve().as_uri()}")
     return 0

@@ -6,7 +6,6 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 
 from repper.cli.duration import duration
+from repper.cli.show import console
 from repper.engines.memory import step_bytes
 from repper.paper.events import (
     PanelMissing,
@@ -38,7 +38,7 @@ class Display:
     """Shows events as they happen, on stderr, so that stdout holds results only."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = console(stderr=True)
         self._bars: Progress | None = None
         self._stages: tuple[TaskID, TaskID] | None = None
         self._clients = self._rounds = self._first = self._personalized = 0

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from repper.cli import show
 from repper.cli.duration import duration
 from repper.evaluate import Score
 from repper.paper.events import Estimate
@@ -27,7 +28,7 @@ BEST, SECOND = "\x01", "\x02"
 
 def _console(width: int) -> Console:
     """As wide as the terminal, or so wide where there is none."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+    return show.console(width=None if sys.stdout.isatty() else width)
 
 
 def print_results(run: Run) -> None:

@@ -19,6 +19,7 @@ from repper.cli.arguments import (
     path,
     settings,
 )
+from repper.cli.show import say
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.engines.processes import warm_up
 from repper.errors import RepperError, needs
@@ -134,7 +135,7 @@ def _compare(options: argparse.Namespace) -> int:
         print_sweep(event.sweep)
     if isinstance(event, Compared | Swept) and options.json:
         found = event.comparison if isinstance(event, Compared) else event.sweep
-        print(json.dumps(found.as_dict()))
+        say(json.dumps(found.as_dict()))
     return 0
 
 
@@ -189,7 +190,7 @@ def _join(options: argparse.Namespace) -> int:
 
 def _print_json(run: Run, options: argparse.Namespace) -> None:
     if options.json:
-        print(json.dumps({key: run.result[key] for key in JSON_KEYS}))
+        say(json.dumps({key: run.result[key] for key in JSON_KEYS}))
 
 
 def _add_partition(add: AddCommand) -> None:
@@ -218,11 +219,11 @@ def _partition(options: argparse.Namespace) -> int:
         bubbles(file, data, partition, f"{data.name}, {config.partition}{mix}")
     counts, tested = partition.counts(data)
     sizes, kinds = counts.sum(1), (counts > 0).sum(1)
-    print(
+    say(
         f"{partition.clients} clients with {sizes.min()} to {sizes.max()} training images, "
         f"{tested.sum(1).min()} to {tested.sum(1).max()} test images, "
         f"{kinds.min()} to {kinds.max()} of {len(data.classes)} classes"
     )
-    print(f"hash {partition.hash}")
-    print(f"written to {file}")
+    say(f"hash {partition.hash}")
+    say(f"written to {file}")
     return 0

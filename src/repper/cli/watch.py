@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from repper.cli.duration import duration
+from repper.cli.show import console
 
 
 class Watch:
     """A line for everything that happens, on stderr."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = console(stderr=True)
         self._sites: list[str] = []
         self._rounds = self._first = 0
         self._began = time.monotonic()
@@ -60,6 +60,6 @@ class Watch:
         table = Table("site", "accuracy, %")
         for name, accuracy in event["sites"].items():
             table.add_row(escape(name), "not shared" if accuracy is None else f"{accuracy:.2f}")
-        console = Console(highlight=False)
-        console.print(table)
-        console.print(f"encoder {event['encoder_digest'][:16]}", soft_wrap=True)
+        out = console()
+        out.print(table)
+        out.print(f"encoder {event['encoder_digest'][:16]}", soft_wrap=True)

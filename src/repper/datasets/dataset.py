@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from repper.errors import RepperError
 
+LARGEST = 4096
+"""The largest side of an image, in pixels."""
+
 
 @dataclass(frozen=True, eq=False)
 class Split:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,8 @@ MD5 = {
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
+MOST_BYTES = 10**9
+"""The numbers that an idx file may hold; the largest of the data set holds 47 million."""
 REMOTES = tuple(Remote(name, md5, (SITE + name,)) for name, md5 in MD5.items())
 
 
@@ -74,23 +78,38 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An idx file of bytes, compressed or not: a header with the shape, then the numbers."""
+    """An idx file of bytes, compressed or not: a header with the shape, then the numbers.
+
+    Never more is unpacked than the header says, as a small file can unpack to any size.
+    """
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else raw as file:
+                return _read_idx(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise RepperError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _read_idx(path: Path, file: BinaryIO | gzip.GzipFile) -> NDArray[np.uint8]:
     # Two zeros, 8 for bytes, the number of dimensions, and each dimension in four bytes.
-    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
-    start = 4 + 4 * dimensions
-    if not 1 <= dimensions <= 3 or len(content) < start:
+    start = file.read(4)
+    dimensions = start[3] if start[:3] == b"\0\0\x08" and len(start) == 4 else 0
+    sizes = file.read(4 * dimensions)
+    if not 1 <= dimensions <= 3 or len(sizes) < 4 * dimensions:
         raise RepperError(f"{path} is not an idx file of bytes")
-    shape = tuple(int(n) for n in np.frombuffer(content[4:start], ">u4"))
-    expected = int(np.prod(shape, dtype=object))
-    if len(content) - start != expected:
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
+    expected = math.prod(shape)
+    if expected > MOST_BYTES:
         raise RepperError(
-            f"{path} is truncated or damaged: its header says {expected} bytes, "
-            f"but {len(content) - start} follow"
+            f"{path} is damaged, or no part of this data set: its header says {expected} bytes, "
+            f"and {MOST_BYTES} are the most that are read"
         )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    content = file.read(expected)
+    if len(content) < expected or file.read(1):
+        follow = "more" if len(content) == expected else f"{len(content)}"
+        raise RepperError(
+            f"{path} is truncated or damaged: its header says {expected} bytes, but {follow} follow"
+        )
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -30,10 +30,12 @@ def cache_folder() -> Path:
 
 def data_folder(given: Path | str | None) -> Path:
     """The data folder: the one given, else REPPER_DATA, else one in the user's cache."""
-    if given:
-        return Path(given).expanduser()
-    if named := os.environ.get("REPPER_DATA"):
-        return Path(named).expanduser()
+    if named := given or os.environ.get("REPPER_DATA"):
+        folder = Path(named).expanduser()
+        if folder.exists() and not folder.is_dir():
+            flag = "--data-dir" if given else "REPPER_DATA"
+            raise RepperError(f"{flag} {folder} is a file: give a folder of data sets")
+        return folder
     return cache_folder()
 
 

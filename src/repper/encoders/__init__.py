@@ -27,3 +27,5 @@ ENCODERS: Registry[BuildEncoder] = Registry(
     },
 )
 NORMS = ("batch", "group")
+WIDEST = 16
+"""The largest factor on an encoder's channels."""

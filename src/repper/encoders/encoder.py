@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, final
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from repper.augment import normalize
-from repper.encoders import ENCODERS, BuildEncoder
+from repper.datasets.dataset import LARGEST
+from repper.encoders import ENCODERS, NORMS, WIDEST, BuildEncoder
 from repper.errors import RepperError
 from repper.params import Params, load_params, params_of, read_params, save_params
 from repper.sealed import read_notes
@@ -144,6 +146,22 @@ def _file(path: Path) -> Path:
     return path / "encoder.safetensors" if path.is_dir() else path
 
 
+def _check_limits(path: Path, spec: EncoderSpec) -> None:
+    """Refuse a header whose numbers no encoder has: to use them could take all memory."""
+    limits = (
+        ("channels", spec.channels in (1, 3), "1 or 3"),
+        ("size", 1 <= spec.size <= LARGEST, f"1 to {LARGEST}"),
+        ("width", 0 < spec.width <= WIDEST, f"above 0 and at most {WIDEST}"),
+        ("norm", spec.norm in NORMS, " or ".join(NORMS)),
+    )
+    for name, right, known in limits:
+        if not right:
+            raise RepperError(
+                f"{path} is damaged, or not from repper: its {name} is {getattr(spec, name)}, "
+                f"but must be {known}"
+            )
+
+
 def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
     """Read an encoder's file, or the one in a run folder."""
     path = _file(path)
@@ -159,8 +177,11 @@ def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
         )
     except (KeyError, ValueError) as error:
         raise RepperError(f"{path} holds parameters, but not an encoder of repper") from error
+    _check_limits(path, spec)
     try:
-        expected = params_of(nn.ModuleDict({"encoder": spec.build()}))
+        # Ours are built without memory, as a header may name a network of any size.
+        with torch.device("meta") if spec.name in ENCODERS else nullcontext():
+            expected = params_of(nn.ModuleDict({"encoder": spec.build()}))
     except (ValueError, RuntimeError, MemoryError, OverflowError) as error:
         raise RepperError(f"{path} names an encoder that cannot be built: {spec}") from error
     if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in expected.items()}:

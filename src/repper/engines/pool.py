@@ -194,8 +194,12 @@ class PoolEngine(Engine):
                     kind, answer = worker.connection.recv()
                 except (EOFError, ConnectionResetError):
                     raise self._death(worker) from None
-                if kind == "error":
+                if kind in ("error", "machine"):
                     sentence, whole = answer
+                    if kind == "machine":
+                        sentence = (
+                            f"{worker.process.name} failed while {_doing(worker)}: {sentence}"
+                        )
                     failure: Exception = RepperError(sentence)
                     failure.add_note(whole)
                     raise failure
@@ -210,17 +214,8 @@ class PoolEngine(Engine):
         worker.process.join(timeout=5)
         code = worker.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        doing = {
-            "fit_together": "training {who} in round {2}",
-            "personalize": "personalizing {who}",
-            "probe": "testing the encoder",
-        }
-        job = worker.jobs[0][2] if worker.jobs else ("wait",)
-        what = doing.get(job[0], "waiting for work")
-        clients = job[1] if len(job) > 1 else []
-        who = f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}"
         return RepperError(
-            f"{worker.process.name} died ({how}) while {what.format(*job, who=who)}, "
+            f"{worker.process.name} died ({how}) while {_doing(worker)}, "
             f"perhaps for lack of memory: run the same command with --resume to go on, "
             f"or with fewer --workers"
         )
@@ -232,3 +227,17 @@ class PoolEngine(Engine):
         for worker in self._workers:
             worker.process.join()
         self._workers.clear()
+
+
+def _doing(worker: _Worker) -> str:
+    """What a worker is at, for a sentence about it."""
+    doing = {
+        "fit_together": "training {who} in round {2}",
+        "personalize": "personalizing {who}",
+        "probe": "testing the encoder",
+    }
+    job = worker.jobs[0][2] if worker.jobs else ("wait",)
+    what = doing.get(job[0], "waiting for work")
+    clients = job[1] if len(job) > 1 else []
+    who = f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}"
+    return what.format(*job, who=who)

@@ -18,7 +18,7 @@ from repper.engines.engine import one_thread
 from repper.engines.processes import leave_with_parent
 from repper.engines.shared_memory import SharedTensor
 from repper.engines.work import Work
-from repper.errors import RepperError
+from repper.errors import RepperError, failure_of_machine
 from repper.methods.network import first_received, holdings, to_send
 from repper.params import Params, copy_params
 from repper.registry import mistake_in_own_code
@@ -108,5 +108,8 @@ def serve(
             except Exception as error:
                 whole = traceback.format_exc()
                 own = mistake_in_own_code(error)
+                machine = failure_of_machine(error)
                 message = ("error", (own, whole)) if own else ("crash", whole)
+                if machine and not own:
+                    message = ("machine", (machine, whole))
             connection.send(message)

@@ -112,7 +112,11 @@ def _clear(node: subprocess.Popen[bytes]) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    # `repper.files.plain` is too much to import here.
+    shown = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    sys.stderr.write(f"{shown}\n")
     sys.stderr.flush()
 
 

@@ -25,6 +25,7 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from pathlib import Path
 
+from repper.files import plain
 from repper.flower import kept
 from repper.flower.kept import Ended
 from repper.flower.pace import Pace
@@ -205,7 +206,7 @@ def _short(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()
 
 
