@@ -333,8 +333,8 @@ class Config:
             raise RepperError("--noise 0 has no epsilon: leave out one of them")
         if self.noise != 0 and self.delta is None:
             raise RepperError(
-                "--epsilon and --noise need --delta, the probability with which the bound may fail: "
-                "well below 1 / clients"
+                "--epsilon and --noise need --delta, the probability with which the bound may "
+                "fail: well below 1 / clients"
             )
 
     @property
@@ -540,7 +540,6 @@ CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorbo
 JOIN_SETTINGS = tuple(
     name
     for name, option in OPTIONS.items()
-    if option.group not in (STAGE1, PRIVACY)
-    and name not in ("evaluate_every", "validation", "knn")
+    if option.group not in (STAGE1, PRIVACY) and name not in ("evaluate_every", "validation", "knn")
 )
 """What clients can say who join a run; the rest is the run's."""

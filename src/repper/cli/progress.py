@@ -155,8 +155,8 @@ class Display:
         """Say how clients are hidden, and whether the budget ends training early."""
         each = "each update" if privacy.at == SITE else "the sum of a round's updates"
         self._say(
-            f"updates are shortened to {privacy.clip:g}, with noise of {privacy.noise:g} times that "
-            f"on {each}"
+            f"updates are shortened to {privacy.clip:g}, with noise of {privacy.noise:g} times "
+            f"that on {each}"
             + (f"; delta {privacy.delta:g}" if privacy.noise else ": no privacy without noise")
         )
         asked, rounds = (rounds_of(made) for made in (asked_stages(config), build_stages(config)))

@@ -86,6 +86,13 @@ class Ledger:
         return epsilon(self.privacy, map(_release, self.lines()))
 
 
+def copy_ledger(source: Path, target: Path, rounds: int) -> None:
+    """What a run has spent in so many rounds is also spent by one that goes on from there."""
+    lines = source.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["round"] <= rounds]
+    write_atomically(target, "".join(kept))
+
+
 def _release(line: Mapping[str, Any]) -> Release:
     number, model, cohort = line["round"], line["release"], tuple(line["cohort"])
     whole = all(type(one) is int for one in (number, line["clients"], *cohort))

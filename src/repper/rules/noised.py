@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
-from repper.rules.rule import Mean, Rule, Sent
+from repper.rules.rule import Rule, Sent
 
 if TYPE_CHECKING:
     from repper.params import Params
@@ -31,7 +31,7 @@ class NoisedMean(Rule):
     noise: float
     clients: int
     key: bytes = field(repr=False)
-    rule: Rule = Mean()
+    rule: Rule
 
     def init(self, weights: Params) -> Params:
         return self.rule.init(weights)

@@ -262,9 +262,7 @@ def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:
         rule.check(cohort_size(len(stage.clients), stage.participation))
 
 
-def check_hidden(
-    config: Config, work: Work, networks: Sequence[Network], rule: Rule
-) -> None:
+def check_hidden(config: Config, work: Work, networks: Sequence[Network], rule: Rule) -> None:
     """Refuse to hide clients where the noise would not reach all that they send."""
     if isinstance(rule, Robust):
         raise RepperError(

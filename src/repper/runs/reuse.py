@@ -17,6 +17,7 @@ from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
 from repper.params import read_params
 from repper.partition import read_partition
+from repper.privacy.ledger import copy_ledger
 from repper.private import PrivateStore
 from repper.runs.plan import plan
 from repper.runs.rounds import check_private, read_rounds, stage_checkpoint, write_rounds
@@ -25,6 +26,7 @@ from repper.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
     ENVIRONMENT,
+    LEDGER,
     PARTITION,
     PRIVATE,
     RESULT,
@@ -59,6 +61,8 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
         write_rounds(made, records)
+    if (source / LEDGER).is_file():
+        copy_ledger(source / LEDGER, made / LEDGER, rounds)
     before = read_json(source / ENVIRONMENT)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
