@@ -30,12 +30,14 @@ from repper.personalize import (
     KEEP,
     personalizer_names,
 )
+from repper.privacy import NOISE_AT
 from repper.registry import absolute_reference, is_reference, short_reference, source_digest
 from repper.rules import RULES, Rule
 from repper.shift import SHIFTS
 from repper.things import (
     KINDS_OF_THINGS,
     MAY_BE_OWN,
+    PRIVACY,
     STAGE1,
     STAGE2,
     flat_options,
@@ -55,6 +57,10 @@ def _stage1(default: Any, help: str, **limits: Any) -> Any:
 
 def _stage2(default: Any, help: str, **limits: Any) -> Any:
     return setting(default, help, group=STAGE2, **limits)
+
+
+def _privacy(help: str, **limits: Any) -> Any:
+    return setting(None, help, group=PRIVACY, **limits)
 
 
 def _how(default: Any, help: str, **limits: Any) -> Any:
@@ -211,6 +217,34 @@ class Config:
         0, "test trained heads after every N-th epoch, for curves.parquet; 0: never", least=0
     )
 
+    clip: float | None = _privacy(
+        "shorten each client's update to this length, and hide it in Gaussian noise",
+        above=0,
+        most=1e6,
+    )
+    noise: float | None = _privacy(
+        "standard deviation of the noise in units of --clip, on the sum of a round's updates; 0: "
+        "shorten only (default: found for --epsilon)",
+        least=0,
+        most=1e6,
+    )
+    noise_at: str | None = _privacy(
+        "who adds the noise: the server to the sum, or each site to its own update "
+        "(default: server)",
+        choices=NOISE_AT,
+    )
+    epsilon: float | None = _privacy(
+        "privacy budget of a client over all rounds: the noise is found for it, and training ends "
+        "when it is spent",
+        above=0,
+        most=1000,
+    )
+    delta: float | None = _privacy(
+        "probability with which the bound of --epsilon may fail: below 1 / clients",
+        above=0,
+        most=0.5,
+    )
+
     evaluate_every: int = _how(
         0,
         "run stage 2 every N rounds too, to draw accuracy over rounds; 0: only at the end",
@@ -289,12 +323,38 @@ class Config:
             raise RepperError(
                 "--init-clients same needs the run whose clients they are: --init RUN"
             )
+        self._check_privacy()
         for client, settings in self.overrides.items():
             for key, value in settings.items():
                 if key != "personalize":
                     raise unknown(f"key in [clients.{client}]", key, ["personalize"])
                 if value not in personalizer_names():
                     raise unknown(f"personalize in [clients.{client}]", value, personalizer_names())
+
+    def _check_privacy(self) -> None:
+        names = ("clip", "noise", "noise_at", "epsilon", "delta")
+        given = [name for name in names if getattr(self, name) is not None]
+        if not given:
+            return
+        if self.clip is None:
+            raise RepperError(
+                f"--{_key(given[0])} needs --clip, the most that a client's update may change: the "
+                f"noise is in units of it"
+            )
+        if self.noise is None and self.epsilon is None:
+            raise RepperError("--clip needs the noise too: --noise, or --epsilon to find it")
+        if self.noise == 0 and self.epsilon is not None:
+            raise RepperError("--noise 0 has no epsilon: leave out one of them")
+        if self.noise != 0 and self.delta is None:
+            raise RepperError(
+                "--epsilon and --noise need --delta, the probability with which the bound may "
+                "fail: well below 1 / clients"
+            )
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether updates are shortened, and hidden in noise."""
+        return self.clip is not None
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         """Refuse settings that nothing has; the user's own things are loaded by the plan."""
@@ -494,6 +554,6 @@ CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorbo
 JOIN_SETTINGS = tuple(
     name
     for name, option in OPTIONS.items()
-    if option.group != STAGE1 and name not in ("evaluate_every", "validation", "knn")
+    if option.group not in (STAGE1, PRIVACY) and name not in ("evaluate_every", "validation", "knn")
 )
 """What clients can say who join a run; the rest is the run's."""

@@ -7,19 +7,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
 
 from repper.engines.engine import Absent, Engine, Update
 from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.methods.method import Method
 from repper.methods.network import Holds, Network, first_received, holdings, to_send
-from repper.methods.stage import Stage, cohort_size
+from repper.methods.stage import Stage, choose_cohort, cohort_size
 from repper.names import is_weight, named_parts, part_of
 from repper.params import (
     Params,
@@ -177,14 +174,6 @@ def federate(
             )
         served = settled
         yield Round(number, served, cohort, examples, loss, tuple(absent))
-
-
-def choose_cohort(
-    clients: Sequence[int], participation: float | Fraction, random: np.random.Generator
-) -> tuple[int, ...]:
-    """Different clients at random, in ascending order."""
-    size = cohort_size(len(clients), participation)
-    return tuple(sorted(int(c) for c in random.choice(clients, size, replace=False)))
 
 
 def in_cohort_order(

@@ -23,6 +23,7 @@ from repper.errors import RepperError, missing_extra, unknown
 T = TypeVar("T")
 EXTRAS = {
     "torch": "train",
+    "dp_accounting": "train",
     "pyarrow": "train",
     "sklearn": "train",
     "flwr": "simulation",

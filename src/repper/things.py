@@ -18,6 +18,7 @@ from repper.registry import Registry, reference_to
 from repper.rules import RULES, Rule
 
 STAGE1, STAGE2 = "stage 1: the encoder", "stage 2: the heads"
+PRIVACY = "differential privacy: what a client sends is hidden in noise"
 """Groups of settings."""
 KINDS_OF_THINGS: dict[str, Registry[Any]] = {
     "method": METHODS, "server": RULES, "personalize": HEADS, "encoder": ENCODERS,

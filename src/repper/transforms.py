@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from repper.options import Settled
 from repper.params import Params
+from repper.privacy.gaussian import gaussian
+from repper.privacy.vectors import params_from, shortened, vector_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Transform(Settled, ABC):
 
     wire: ClassVar[str] = "float32"
     """The kind of numbers that hold what it gives without loss."""
+    silent: ClassVar[bool] = False
+    """Whether a client that uses it does not tell its mean loss either."""
 
     @abstractmethod
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
@@ -36,3 +41,28 @@ class Float16(Transform):
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
         return {name: tensor.half().float() for name, tensor in params.items()}
+
+
+@final
+@dataclass(frozen=True)
+class HideUpdate(Transform):
+    """Shorten what a client has changed to the length `clip`, and add Gaussian noise to it.
+
+    Its standard deviation on every value is `noise * clip`. The seed of client and round is no
+    secret, the key may be one.
+    """
+
+    silent: ClassVar[bool] = True
+
+    clip: float
+    noise: float
+    key: bytes = field(repr=False)
+
+    def __call__(self, params: Params, received: Params, seed: int) -> Params:
+        names = sorted(params)
+        start = vector_of(received, names)
+        move = shortened(vector_of(params, names) - start, self.clip)
+        if self.noise:
+            about = hashlib.sha256(start.tobytes() + move.tobytes() + f"{seed}".encode()).digest()
+            move = move + self.noise * self.clip * gaussian(self.key, about, len(move))
+        return params_from(start + move, params, names)

@@ -18,13 +18,17 @@ from rich.progress import (
 
 from repper.cli.duration import duration
 from repper.cli.show import console
+from repper.config import Config
 from repper.engines.memory import step_bytes
+from repper.methods.stage import rounds_of
 from repper.paper.events import (
     PanelMissing,
     PanelStarted,
     ReproduceEvent,
     WorkLeft,
 )
+from repper.privacy import SITE, Privacy
+from repper.runs.build import asked_stages, build_stages
 from repper.runs.compare import CellStarted
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
 from repper.runs.sweep import SweepStep, Swept
@@ -138,6 +142,8 @@ class Display:
             self._say(f"begins with {config.init}: {event.plan.begins}")
         elif config.init and not event.rounds:
             self._say(f"clients join {config.init}")
+        if privacy := event.plan.privacy:
+            self._hidden(config, privacy)
         if event.finished_rounds:
             self._say(f"resuming after round {event.finished_rounds}")
         self._personalized = 0
@@ -156,12 +162,32 @@ class Display:
             )
         self._began = time.monotonic()
 
+    def _hidden(self, config: Config, privacy: Privacy) -> None:
+        """Say how clients are hidden, and whether the budget ends training early."""
+        each = "each update" if privacy.at == SITE else "the sum of a round's updates"
+        self._say(
+            f"updates are shortened to {privacy.clip:g}, with noise of {privacy.noise:g} times "
+            f"that on {each}"
+            + (f"; delta {privacy.delta:g}" if privacy.noise else ": no privacy without noise")
+        )
+        asked, rounds = (rounds_of(made) for made in (asked_stages(config), build_stages(config)))
+        if rounds < asked:
+            self._say(
+                f"the budget of epsilon {privacy.budget:g} ends training after {rounds} of {asked} "
+                f"rounds"
+            )
+
     def _round(self, record: dict[str, Any]) -> None:
-        note = f"loss {record['loss']:.3f}"
+        notes = []
+        if record["loss"] is not None:
+            notes.append(f"loss {record['loss']:.3f}")
+        if record.get("epsilon") is not None:
+            notes.append(f"epsilon {record['epsilon']:.3f}")
         if record["knn"] is not None:
-            note += f"  k-NN {record['knn']:.1f} %"
+            notes.append(f"k-NN {record['knn']:.1f} %")
         if "accuracy" in record:
-            note += f"  accuracy {figure(record['accuracy']['mean'])} %"
+            notes.append(f"accuracy {figure(record['accuracy']['mean'])} %")
+        note = "  ".join(notes)
         if self._bars is not None and self._stages is not None:
             self._bars.update(self._stages[0], completed=record["round"], note=note)
             return

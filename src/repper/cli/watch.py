@@ -44,7 +44,11 @@ class Watch:
     def _round(self, event: dict[str, Any]) -> None:
         number = event["round"]
         names = ", ".join(self._sites[client] for client in event["cohort"])
-        text = f"round {number}/{self._rounds}: {names}; loss {event['loss']:.4f}"
+        text = f"round {number}/{self._rounds}: {names}"
+        if event["loss"] is not None:
+            text += f"; loss {event['loss']:.4f}"
+        if event.get("epsilon") is not None:
+            text += f"; epsilon {event['epsilon']:.3f}"
         if number > self._first and self._rounds:
             passed = (time.monotonic() - self._began) / (number - self._first)
             text += f", {duration(passed * (self._rounds - number))} left"

@@ -211,6 +211,8 @@ class Clients:
             sent = transform(sent, self._received, seed)
         losses, epochs = [loss for loss, _ in results], [phase.epochs for phase in at.phases]
         loss = float(np.average(losses, weights=epochs))
+        if any(transform.silent for transform in work.sending):
+            loss = 0.0
         return Update(client, sent, len(work.train_rows(client)), loss)
 
     @property

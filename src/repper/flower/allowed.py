@@ -20,10 +20,10 @@ FROM_SERVER = frozenset({
     "method", "encoder", "width", "norm", "bn", "augment", "participation", "rounds", "epochs",
     "batch", "lr", "lr_decay", "lr_decay_every", "weight_decay", "precision", "upload",
     "personalize", "head_input", "pixels", "freeze_until", "seed", "image_size", "test_share",
-    "clients",
+    "clients", "clip", "noise", "noise_at", "delta",
 })  # fmt: skip
 """Settings of every run that a site takes from a server."""
-OF_THE_SERVER = frozenset({"server", "init", "out", "max_weight", "max_growth"})
+OF_THE_SERVER = frozenset({"server", "init", "out", "max_weight", "max_growth", "epsilon"})
 """Settings of a federation that stay at its server."""
 NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",

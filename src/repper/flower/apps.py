@@ -100,6 +100,7 @@ def fit(message: Message, context: Context) -> Message:
     part.go_back_to(told["last"])
     part.clients.receive(received, told["stage"])
     update = part.clients.fit(told["client"], told["round"])
+    part.spend(told["round"], update.sent)
     return wire.update_reply(update, message, part.clients.wire)
 
 

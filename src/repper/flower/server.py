@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -41,14 +42,18 @@ from repper.methods.network import Holds, holdings
 from repper.methods.stage import cohort_size
 from repper.names import is_encoder
 from repper.partition import Partition
+from repper.privacy import SITE
+from repper.privacy.secret import secret_key
 from repper.registry import is_reference
 from repper.runs import run_folder
-from repper.runs.build import build_stages
+from repper.runs.budget import OF_SITES, check_clients_hidden, find_noise
+from repper.runs.build import asked_stages, build_stages
 from repper.runs.execute import Finished, RoundDone, Started, carry_out
 from repper.runs.plan import (
     Clientele,
     Plan,
     check_cohorts,
+    check_hidden,
     initial_networks,
     make_work,
     settled,
@@ -262,6 +267,10 @@ class Roster(Clientele):
         if result.is_file() and len(read_json(result).get("personalized", ())) < len(names):
             result.unlink()  # some sites have no head yet
 
+    def noise_key(self, folder: Path, seed: int) -> bytes:
+        """A secret of the server: its sites know the seed."""
+        return secret_key(folder / run_folder.NOISE_KEY)
+
     def counts(self, work: Work) -> Mapping[int, int]:
         return {client: examples for client, (_, examples) in enumerate(self.members)}
 
@@ -288,7 +297,10 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
             "--precision auto is not available in a federation: sites have CPUs of their own, "
             "choose float32 or bfloat16"
         )
-    config = settled(replace(federation.config, device="cpu", knn=0, data="sites"))
+    config = settled(replace(federation.config, device="cpu", knn=0, data=OF_SITES))
+    if config.is_hidden:
+        check_clients_hidden(config)
+        config = find_noise(config, asked_stages(config))
     federation = replace(federation, config=config)
     _check(federation)
     replies = replies_of(grid)
@@ -304,6 +316,8 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         )
     networks, rule = initial_networks(config, work), config.build_rule()
     check_cohorts(rule, work.stages)
+    if config.is_hidden:
+        check_hidden(config, work, networks, rule)
     if any(network.classifier is not None for network in networks) and not federation.classes:
         raise RepperError(
             f"{config.method} trains heads over all classes, so all sites must know the same ones: "
@@ -315,7 +329,7 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         return SitesEngine(
             grid, roster.members, roster.question, planned.holds, planned.folder,
             federation.patience, tell, common_stages(planned.work.stages),
-            config.max_growth or GROWTH, replies,
+            config.max_growth or (inf if config.noise_at == SITE else GROWTH), replies,
         )  # fmt: skip
 
     for event in carry_out(

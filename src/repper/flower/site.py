@@ -39,9 +39,15 @@ from repper.names import is_encoder
 from repper.params import Params, digest, params_of, read_params, save_params, select
 from repper.partition import Partition
 from repper.personalize import NEED_COMMON
+from repper.privacy import SITE
+from repper.privacy.accountant import Release
+from repper.privacy.ledger import Ledger
+from repper.privacy.secret import secret_key
 from repper.private import PrivateStore
 from repper.runs import run_folder
+from repper.runs.budget import privacy_of
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
+from repper.transforms import HideUpdate
 
 log = logging.getLogger("repper")
 
@@ -199,7 +205,14 @@ class Part:
         )
         partition = Partition(tuple(train), tuple(test))
         work = make_work(config, spec_of_sites(config), partition, images.classes, images.flip)
-        work = replace(work, run=self.folder.name)
+        # The server knows the seed, so what hides this site from it must depend on something else.
+        sending = tuple(
+            replace(one, key=secret_key(self.site.home / run_folder.NOISE_KEY))
+            if isinstance(one, HideUpdate)
+            else one
+            for one in work.sending
+        )
+        work = replace(work, sending=sending, run=self.folder.name)
         networks, rule = initial_networks(config, work), config.build_rule()
         return Plan(config, self.folder, work, networks, rule, Alone()).in_folder()
 
@@ -243,6 +256,16 @@ class Part:
         if notes.get("digest") != expected:
             raise TellableError("it does not have the parameters of earlier stages any more")
         return kept | received
+
+    def spend(self, number: int, sent: Params) -> None:
+        """Write down, before it is sent, what an update spends that this site has hidden itself."""
+        privacy = privacy_of(self.config)
+        if privacy is None or privacy.at != SITE:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger(self.folder / run_folder.LEDGER, privacy)
+        spent = ledger.add(number, Release(self.config.clients, (self.client,)), digest(sent))
+        log.info("round %d: epsilon %.4g of this site's own so far", number, spent)
 
     def go_back_to(self, last: int) -> None:
         """Stand where this site stood after round `last`, the last that the server counts.

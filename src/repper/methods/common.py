@@ -32,8 +32,11 @@ class CommonHead(Method):
     adds the log of its own class frequencies to the logits in its loss, so that the head learns
     what clients have in common; it adds them again when it predicts. In the first round clients
     only tell the mean and mean square of their features. Centred and scaled by these, a few rounds
-    come close to the head that all images in one place would give; without, many do not.
+    come close to the head that all images in one place would give; without, many do not. Where
+    updates are hidden in noise, nobody tells them: features are taken as they are (`scaled`).
     """
+
+    scaled: bool = True
 
     def top(self, features: int, classes: int) -> dict[str, nn.Module]:
         from torch import nn
@@ -44,6 +47,8 @@ class CommonHead(Method):
         return {"common": layer}
 
     def begin(self, weights: Params) -> tuple[dict[str, Params], Params]:
+        if not self.scaled:
+            return {}, {}
         unknown = 0 * weights["common.weight"][0]
         return {MOMENTS: {"mean": unknown, "square": unknown.clone()}}, {}
 
@@ -69,13 +74,18 @@ class CommonHead(Method):
         from torch.nn import functional
 
         weight, bias = seen.moving["common.weight"], seen.moving["common.bias"]
-        if (known := _scaling(seen.received)) is None:
-            return 0 * (weight.sum() + bias.sum())
-        mean, scale = known
-        logits = functional.linear((seen.outputs["r"] - mean) / scale, weight, bias)
+        r = seen.outputs["r"]
+        if self.scaled:
+            if (known := _scaling(seen.received)) is None:
+                return 0 * (weight.sum() + bias.sum())
+            mean, scale = known
+            r = (r - mean) / scale
+        logits = functional.linear(r, weight, bias)
         return losses.prior_corrected_cross_entropy(logits, seen.labels, seen.counts)
 
     def leave(self, trained: Trained) -> tuple[dict[str, Params], Params]:
+        if not self.scaled:
+            return {}, {}
         r = trained.features().cpu()
         return {MOMENTS: {"mean": r.mean(0), "square": r.square().mean(0)}}, {}
 
@@ -101,7 +111,9 @@ def common_stages(stages: Sequence[Stage]) -> list[int]:
     return [place for place, stage in enumerate(stages) if isinstance(stage.method, CommonHead)]
 
 
-def common_stage(asked: Stage, clients: tuple[int, ...], settings: CommonSettings) -> Stage:
+def common_stage(
+    asked: Stage, clients: tuple[int, ...], settings: CommonSettings, *, scaled: bool = True
+) -> Stage:
     """The stage in which `clients` train the common head."""
     training = replace(
         asked.training,
@@ -116,5 +128,5 @@ def common_stage(asked: Stage, clients: tuple[int, ...], settings: CommonSetting
     )
     share = Fraction(cohort_size(len(clients), settings.participation), len(clients))
     # One more, in which features are only measured.
-    rounds = settings.rounds + 1 if settings.rounds else 0
-    return Stage(CommonHead(), rounds, share, training, clients)
+    rounds = settings.rounds + 1 if settings.rounds and scaled else settings.rounds
+    return Stage(CommonHead(scaled), rounds, share, training, clients)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from repper.errors import RepperError
 
 if TYPE_CHECKING:
@@ -92,3 +94,11 @@ def stage_at(stages: Sequence[Stage], number: int) -> tuple[int, int]:
 def cohort_size(clients: int, participation: float | Fraction) -> int:
     """`max(round(C * K), 1)`."""
     return max(round(participation * clients), 1)
+
+
+def choose_cohort(
+    clients: Sequence[int], participation: float | Fraction, random: np.random.Generator
+) -> tuple[int, ...]:
+    """Different clients at random, in ascending order."""
+    size = cohort_size(len(clients), participation)
+    return tuple(sorted(int(c) for c in random.choice(clients, size, replace=False)))

@@ -32,6 +32,7 @@ from repper.personalize import (
     TuneCommon,
     UseCommon,
 )
+from repper.runs.budget import within_budget
 
 
 def load_data(config: Config) -> Dataset:
@@ -65,7 +66,12 @@ def build_partition(config: Config, data: Dataset) -> Partition:
 
 
 def build_stages(config: Config) -> tuple[Stage, ...]:
-    """The federated stages of the run, for the rounds and the participation asked for."""
+    """The federated stages of the run, as far as its privacy budget allows."""
+    return within_budget(config, asked_stages(config))
+
+
+def asked_stages(config: Config) -> tuple[Stage, ...]:
+    """The federated stages for the rounds and the participation asked for."""
     clients = config.stage1()
     share = Fraction(cohort_size(len(clients), config.participation), len(clients))
     names = [f.name for f in dataclasses.fields(Training)]
@@ -82,7 +88,7 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
     last = {config.personalize_as(client) for client in (None, *config.overrides)}
     if last & {*NEED_COMMON}:
         own = CommonSettings(**config.own_of(CommonSettings, "personalize"))
-        stages = (*stages, common_stage(asked, clients, own))
+        stages = (*stages, common_stage(asked, clients, own, scaled=not config.is_hidden))
     return stages
 
 

@@ -169,7 +169,9 @@ def compare(
                 run_folder.check_init(target, cell)
                 continue
             # Where heads are tested on the way, and may choose the round, each row trains itself.
-            own = None if config.evaluate_every else _trained(rows, row, seed, folder)
+            # So it does where its own rounds decide the noise.
+            alone = config.evaluate_every or (cell.epsilon is not None and cell.noise is None)
+            own = None if alone else _trained(rows, row, seed, folder)
             taken, damaged = None, list[str]()
             if elsewhere and not own:
                 taken, damaged = elsewhere.find(cell, data, hashes[seed])

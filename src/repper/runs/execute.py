@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from repper.methods.stage import Stage, rounds_of, stage_at
 from repper.names import is_encoder, is_weight
 from repper.params import Params, WeightedMean, digest, select
 from repper.partition import Partition
+from repper.privacy.accountant import Release
 from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.plan import Plan, plan
@@ -177,6 +179,8 @@ def _begin(planned: Plan) -> Checkpoint:
         go_back(folder, 1)  # more rounds are more of the first stage
     read = read_checkpoint(folder, planned.shared_after, planned.work.run)
     checkpoint = read or Checkpoint(0, planned.enter(0))
+    if planned.ledger:
+        planned.ledger.begin(checkpoint.number)
     if planned.work.private:
         check_private(folder, planned.work.stages, planned.holds, checkpoint.number)
     result = read_result(folder)
@@ -207,7 +211,7 @@ def train(
             served,
             stage,
             seed=planned.config.seed,
-            rule=planned.rule,
+            rule=planned.rule_of(index),
             settling=planned.work.settling,
             index=index,
             before=before,
@@ -244,6 +248,10 @@ def _each_round(
                     chosen, best = done.number, mean
         checkpoint = Checkpoint(done.number, done.served, chosen, best)
         record["seconds"] = time.perf_counter() - began
+        if ledger := planned.ledger:
+            release = Release(len(planned.work.stages[index].clients), done.cohort)
+            spent = ledger.add(done.number, release, digest(done.shared))
+            record["epsilon"] = spent if isfinite(spent) else None
         write_round(planned.folder, record, checkpoint, used, planned.work.run)
         began = time.perf_counter()
         yield RoundDone(record, checkpoint)
@@ -284,6 +292,13 @@ def _finish(
         path = Path(config.init)
         origin = ORIGIN if is_published(path) else encoder_origin(path)
     facts |= planned.clientele.facts(personal, read_rounds(folder))
+    if planned.privacy and planned.ledger:
+        spent = planned.ledger.spent
+        facts["privacy"] = asdict(planned.privacy) | {
+            "epsilon": spent if isfinite(spent) else None,
+            "rounds": planned.rounds,
+            "repeated": planned.ledger.repeated(),
+        }
     if any(one.needs_common for one in planned.work.personalizers.all):
         layer = planned.work.stages[-1].method.classifier(final)
         if layer is not None:
@@ -320,7 +335,8 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
         "images": done.examples * passes(stage),
         "bytes_up": up * wire * (len(done.cohort) - len(absent)),
         "bytes_down": down * torch.float32.itemsize,
-        "loss": done.loss,
+        # A mean loss is no noised sum: it would tell of clients who are to be hidden.
+        "loss": None if planned.privacy else done.loss,
     }
     record |= {"stage": index} if len(stages) > 1 else {}
     declined = [one.client for one in done.absent if one.declined]

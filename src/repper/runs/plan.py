@@ -24,13 +24,20 @@ from repper.hardware import resolve_device, resolve_precision
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import Stage, cohort_size, rounds_of, stage_at
-from repper.names import is_encoder, is_weight
+from repper.names import is_encoder, is_statistic, is_weight
 from repper.params import Params, clone, load_params, params_of, select
 from repper.partition import Partition, hold_out, read_partition
+from repper.privacy import SITE, Privacy
+from repper.privacy.gaussian import key_of_seed
+from repper.privacy.ledger import Ledger
 from repper.registry import blaming, is_reference
 from repper.rules import Mean, Rule
+from repper.rules.noised import NoisedMean
+from repper.rules.robust import Robust
 from repper.runs import run_folder
+from repper.runs.budget import check_clients_hidden, find_noise, privacy_of
 from repper.runs.build import (
+    asked_stages,
     build_partition,
     build_personalizers,
     build_stages,
@@ -44,7 +51,7 @@ from repper.runs.tensorboard import check_tensorboard
 from repper.runs.trial import try_out
 from repper.seeds import Purpose, stream, torch_seed
 from repper.shift import check_shift, shifted
-from repper.transforms import Float16, Transform
+from repper.transforms import Float16, HideUpdate, Transform
 
 
 class Clientele(ABC):
@@ -74,6 +81,10 @@ class Clientele(ABC):
     ) -> dict[str, Any]:
         """What the result says of them besides."""
         return {}
+
+    def noise_key(self, folder: Path, seed: int) -> bytes:
+        """What the noise of a run depends on besides the updates: here its seed, for research."""
+        return key_of_seed(seed)
 
 
 @final
@@ -137,6 +148,27 @@ class Plan:
         """How much one client may change in a round."""
         config = self.config
         return Limits(config.max_weight or 1.0, config.max_growth or inf)
+
+    @cached_property
+    def privacy(self) -> Privacy | None:
+        """How clients are hidden, if they are."""
+        return privacy_of(self.config)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What the rounds have spent, if clients are hidden."""
+        return Ledger(self.folder / run_folder.LEDGER, self.privacy) if self.privacy else None
+
+    def rule_of(self, index: int) -> Rule:
+        """What the server makes of the updates of a stage."""
+        if (privacy := self.privacy) is None:
+            return self.rule
+        stage = self.work.stages[index]
+        clients = cohort_size(len(stage.clients), stage.participation)
+        key = self.clientele.noise_key(self.folder, self.config.seed)
+        at_site = privacy.at == SITE
+        clip, noise = (0.0, 0.0) if at_site else (privacy.clip, privacy.noise)
+        return NoisedMean(clip, noise, clients, key, self.rule)
 
     @property
     def counts(self) -> Mapping[int, int]:
@@ -225,6 +257,9 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     else:
         partition.check(data)
         config = describe_partition(config, partition)
+    if config.is_hidden:
+        check_clients_hidden(config)
+        config = find_noise(config, asked_stages(config))
     check_clients(config)
     check_shift(data, config.shift)
     folder = Path(config.out or Path("runs") / config.name())
@@ -233,6 +268,8 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     work = make_work(config, spec, partition, data.classes, data.flip)
     networks, rule = initial_networks(config, work), config.build_rule()
     check_cohorts(rule, work.stages)
+    if config.is_hidden:
+        check_hidden(config, work, networks, rule)
     if config.sources:
         try_out(work, rule if is_reference(config.server) else Mean())
     dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition.settings))
@@ -246,6 +283,35 @@ def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:
     """Refuse stages whose rounds have too few clients for the server's rule."""
     for stage in stages:
         rule.check(cohort_size(len(stage.clients), stage.participation))
+
+
+def check_hidden(config: Config, work: Work, networks: Sequence[Network], rule: Rule) -> None:
+    """Refuse to hide clients where the noise would not reach all that they send."""
+    if isinstance(rule, Robust):
+        raise RepperError(
+            f"--server {config.shown('server')} compares single updates, and noise needs their "
+            f"sum: choose mean, fedavgm, fedadam, fedyogi or window"
+        )
+    holds = holdings(work.stages, networks, work.local_norm)
+    for stage, network, held in zip(work.stages, networks, holds, strict=True):
+        if not stage.rounds:
+            continue
+        if not (stage.travels and held.shared):
+            raise RepperError(
+                f"clients of {config.shown('method')} send nothing that noise could hide: leave "
+                f"out --clip"
+            )
+        if any(map(is_statistic, held.shared)):
+            raise RepperError(
+                "noise would make running variances of batch norm 0 or negative: --clip needs "
+                "--norm group, or --bn local, with which normalization stays at each client"
+            )
+        received = first_received(stage.method, network, held)
+        if beside := sorted({n.partition(":")[0] for n in received if not is_weight(n)}):
+            raise RepperError(
+                f"clients of {config.shown('method')} send {beside[0]!r} beside their weights, "
+                f"which --clip does not cover: choose another --method"
+            )
 
 
 def settled(config: Config) -> Config:
@@ -294,7 +360,12 @@ def make_work(
 
 def sending(config: Config) -> tuple[Transform, ...]:
     """What changes updates before they are sent."""
-    return (Float16(),) if config.upload == "float16" else ()
+    found: list[Transform] = []
+    if (privacy := privacy_of(config)) and privacy.at == SITE:
+        found.append(HideUpdate(privacy.clip, privacy.noise, key_of_seed(config.seed)))
+    if config.upload == "float16":
+        found.append(Float16())
+    return tuple(found)
 
 
 def spec_of(config: Config, channels: int, size: int) -> EncoderSpec:

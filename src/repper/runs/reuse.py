@@ -16,6 +16,7 @@ from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
 from repper.params import read_params
 from repper.partition import read_partition
+from repper.privacy.ledger import copy_ledger
 from repper.private import PrivateStore
 from repper.runs.plan import plan
 from repper.runs.rounds import check_private, read_rounds, stage_checkpoint, write_rounds
@@ -24,6 +25,7 @@ from repper.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
     ENVIRONMENT,
+    LEDGER,
     PARTITION,
     PRIVATE,
     RESULT,
@@ -61,6 +63,8 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
         write_rounds(made, records, name_of(source))
+    if (source / LEDGER).is_file():
+        copy_ledger(source / LEDGER, made / LEDGER, rounds)
     before = read_environment(source)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)

@@ -37,6 +37,8 @@ CURVES = "curves.parquet"
 RESULT = "result.json"
 EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
+LEDGER = "privacy.jsonl"
+NOISE_KEY = "noise.key"
 LOCK = ".lock"
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
 ENVIRONMENT_KINDS = {
@@ -45,6 +47,7 @@ ENVIRONMENT_KINDS = {
 }  # fmt: skip
 ENVIRONMENT_REMEDY = "restore it, or begin again with --overwrite"
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
+OWN |= {LEDGER, NOISE_KEY}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from repper.evaluate import Score, summarize
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-MEASURED = ("loss", "knn", "validation", "examples", "bytes_up", "bytes_down", "seconds")
+MEASURED = ("loss", "knn", "validation", "examples", "bytes_up", "bytes_down", "seconds", "epsilon")
 
 
 def check_tensorboard() -> None:

@@ -1,0 +1,26 @@
+"""Differential privacy of clients: noise, what it spends, and the ledger of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SERVER, SITE = "server", "site"
+NOISE_AT = (SERVER, SITE)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How one client is hidden in what travels.
+
+    Every update is shortened to the length `clip`. `noise` is the standard deviation of the
+    Gaussian noise in units of `clip`: on the sum of a round's updates, or at the site on each.
+    With `known_cohorts`, those who are not to learn anything know who takes part in which round.
+    """
+
+    clip: float
+    noise: float
+    delta: float
+    at: str = SERVER
+    known_cohorts: bool = False
+    budget: float | None = None
+    """The epsilon at which training ends."""

@@ -1,0 +1,101 @@
+"""The ledger of a run: what every round has spent, written before anybody sees what it made.
+
+Each line is a release: a model made of a round's updates. A round that is repeated after a crash
+gives the same model, which tells nobody anything new, and is no second line. If it gives another
+one, both count. So nothing is spent that is not in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repper.errors import RepperError
+from repper.files import write_atomically
+from repper.privacy import Privacy
+from repper.privacy.accountant import Release, epsilon
+
+
+@dataclass(frozen=True)
+class Ledger:
+    path: Path
+    privacy: Privacy
+
+    def begin(self, finished: int) -> None:
+        """Refuse to go on with a run of which the ledger lacks one of the `finished` rounds."""
+        rounds = {line["round"] for line in self.lines()}
+        if lost := sorted({*range(1, finished + 1)} - rounds):
+            raise RepperError(
+                f"{self.path} lacks round {lost[0]}, so what the run has spent is not known: "
+                f"restore it, or begin again with --overwrite"
+            )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All releases so far."""
+        if not self.path.is_file():
+            return []
+        try:
+            lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+            for line in lines:
+                _release(line)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise RepperError(
+                f"{self.path} is damaged: restore it, or begin again with --overwrite"
+            ) from error
+        return lines
+
+    def add(self, number: int, release: Release, model: str) -> float:
+        """Write down a release of round `number` with the digest `model`; epsilon so far.
+
+        One that would exceed the budget is refused, and not written down: nobody may see it.
+        """
+        lines = self.lines()
+        releases = [_release(line) for line in lines]
+        if any(line["round"] == number and line["release"] == model for line in lines):
+            return epsilon(self.privacy, releases)
+        spent = epsilon(self.privacy, [*releases, release])
+        budget = self.privacy.budget
+        if budget is not None and spent > budget:
+            raise RepperError(
+                f"round {number} would spend epsilon {spent:.4g}, more than the budget of "
+                f"{budget:g}: rounds were repeated, and did not come to the same (see {self.path})"
+            )
+        line = {
+            "round": number,
+            "clients": release.clients,
+            "cohort": list(release.cohort),
+            "release": model,
+            # JSON has no infinity.
+            "epsilon": spent if self.privacy.noise else None,
+            "delta": self.privacy.delta,
+        }
+        text = "".join(json.dumps(one) + "\n" for one in [*lines, line])
+        write_atomically(self.path, text)
+        return spent
+
+    def repeated(self) -> list[int]:
+        """Rounds that were released more than once, and not as the same model."""
+        rounds = [line["round"] for line in self.lines()]
+        return sorted({number for number in rounds if rounds.count(number) > 1})
+
+    @property
+    def spent(self) -> float:
+        return epsilon(self.privacy, map(_release, self.lines()))
+
+
+def copy_ledger(source: Path, target: Path, rounds: int) -> None:
+    """What a run has spent in so many rounds is also spent by one that goes on from there."""
+    lines = source.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["round"] <= rounds]
+    write_atomically(target, "".join(kept))
+
+
+def _release(line: Mapping[str, Any]) -> Release:
+    number, model, cohort = line["round"], line["release"], tuple(line["cohort"])
+    whole = all(type(one) is int for one in (number, line["clients"], *cohort))
+    if not (whole and type(model) is str):
+        raise TypeError("not a release")
+    return Release(line["clients"], cohort)
