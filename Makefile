@@ -45,7 +45,7 @@ bench: setup
 
 # The pages of docs/ as a site, dist/site; a warning is an error.
 docs: .venv/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open dist/site/index.html (for its search: $(BIN)/python -m http.server -d dist/site)"
 
 .venv/docs: .venv/ready
