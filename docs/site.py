@@ -1,7 +1,7 @@
 """What `make docs` adds to mkdocs: links that work on a git forge work in the site, too.
 
-Pages link to files beside docs/, such as `../examples/my_method.py`. Each linked file becomes a page
-of the site: Markdown as it is, code as a listing.
+Pages link to files beside docs/, such as `../examples/my_method.py`. Each linked file becomes
+a page of the site: Markdown as it is, code as a listing.
 """
 
 import posixpath
