@@ -205,7 +205,8 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
         "frequent; correlation is Spearman's, of the size of a class and the mean of its anchors. "
         "One seed. RepPer's gradient norm is, for each anchor, the product of sum of |P - X|, "
         "1 / |r|, the distance of the weighted means of positives and negatives, and "
-        "1 / temperature. The paper says that anchors of tail classes get the larger gradients from RepPer's loss."
+        "1 / temperature. The paper says that anchors of tail classes get the larger gradients "
+        "from RepPer's loss."
     )
     return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)
 
