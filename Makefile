@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer with personal heads and with a common one, and the paper's six rows of baselines.
 DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test test-federation test-hosts test-edge lint bench page page-check clean
+.PHONY: setup demo test test-federation test-hosts test-edge lint bench docs page page-check clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -42,6 +42,15 @@ test-edge: setup
 # On a machine that has nothing else to do.
 bench: setup
 	$(BIN)/python benchmarks/bench.py
+
+# The pages of docs/ as a site, dist/site; a warning is an error.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open dist/site/index.html (for its search: $(BIN)/python -m http.server -d dist/site)"
+
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 # The page of `repper play`, from page/ (needs Node 20 or later): src/repper/edge/page.html.
 page:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from conftest import QUICK, last_json
 from repper.cli.progress import Display, duration
+from repper.cli.results import console_for_results, print_table
 from repper.config import OPTIONS, Config
 from repper.federate import Served
 from repper.methods import METHODS
@@ -37,6 +38,46 @@ def test_digests_are_the_same_on_any_engine_and_number_of_workers(repper):
     for key in ("encoder_digest", "heads_digest"):
         first, one, two, other_seed = (run[key] for run in runs)
         assert first == one == two != other_seed
+
+
+def test_with_json_stdout_is_one_object_and_the_rest_is_on_stderr(repper):
+    process = repper("run", *QUICK, "--json")
+    result = json.loads(process.stdout)
+    assert process.stdout.count("\n") == 1
+    assert "round 3/3" in process.stderr
+    assert "Accuracy per client (%)" in process.stderr
+    joined = repper("join", "--run", result["run"], "--clients", 2, "--out", "joined", "--json")
+    assert json.loads(joined.stdout)["run"] == "joined"
+    rows = ("compare", "--methods", "fedavg+keep", *QUICK, "--rounds", 1, "--out", "c", "--json")
+    compared = repper(*rows)
+    assert json.loads(compared.stdout)["comparison"] == "c"
+    assert "fedavg+keep" in compared.stderr
+
+
+WIDE = ["row", "accuracy", "frequent classes", "minus repper+linear"]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 160])
+def test_no_heading_and_no_figure_is_cut(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    cells = [[*WIDE, *WIDE[1:]], *([["fedavg+keep", *["12.34 ± 5.67"] * 6]] * 2)]
+    print_table(console_for_results(), cells, caption="All in percent.")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "…" not in shown
+    assert shown.count("12.34 ± 5.67") == 12
+    words = re.findall(r"[\w+.±]+", shown)
+    for name in ("frequent", "classes", "accuracy", "repper+linear"):
+        assert words.count(name) == 2
+    assert shown.endswith("All in percent.\n")
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("80", 80), ("140", 140)])
+def test_columns_is_obeyed_in_a_pipe(columns, width, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert console_for_results(100).width == width
 
 
 def test_json_has_the_promised_keys(repper):
@@ -78,6 +119,23 @@ def test_the_time_left_counts_rounds_of_this_process_only(tmp_path, digits, caps
         now = 100.0
         display.show(RoundDone(record, Checkpoint(6, Served({}))))
     assert "round 6/10  loss 1.000  50.0 s  3:20 left" in capsys.readouterr().err
+
+
+def test_the_time_left_does_not_count_the_start_once_a_round(tmp_path, digits, capsys, monkeypatch):
+    started = Started(plan(Config(rounds=30, clients=3, out=str(tmp_path)), digits), 0)
+    now = 0.0
+    monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: now)
+    with Display() as display:
+        display.show(started)
+        for number, at in ((1, 60.0), (2, 62.0), (3, 66.0)):  # a minute's start
+            now = at
+            record = {"round": number, "loss": 1.0, "knn": None, "seconds": 5.0}
+            display.show(RoundDone(record, Checkpoint(number, Served({}))))
+    shown = re.findall(r"round \d+/30 .* (\d+:\d+) left", capsys.readouterr().err)
+    assert shown == [duration(29 * 5), duration(28 * 2), duration(27 * 3)]
+
+
+def test_durations_are_as_on_a_clock():
     assert [duration(s) for s in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
 
 

@@ -41,12 +41,12 @@ MOST_POINTS = 600
 METRIC = "cosine"
 """By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
-"""A figure for all images, for those of head classes and for those of tail classes."""
-PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "head classes", "tail classes")
+"""A figure for all images, for those of frequent classes and for those of tail classes."""
+PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "frequent classes", "tail classes")
 MEANING = (
     "The common encoder on every client's own test images, mean over clients; one seed. "
     "Silhouette, by cosine, goes from -1 to 1; nearest image is the accuracy in % when a test "
-    "image gets the class of the client's nearest training image. Head and tail classes are "
+    "image gets the class of the client's nearest training image. Frequent and tail classes are "
     "those of which a client has more and fewer images than of its median class."
 )
 

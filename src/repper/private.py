@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast, final
 
+from repper.errors import RepperError
 from repper.names import is_encoder, is_personal
 from repper.params import Params, read_params, save_params, select
 from repper.sealed import check_ties, read_notes

@@ -14,6 +14,11 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def heading_of(key: str) -> str:
+    """A figure's name for people. A *head* is a classifier, so classes are frequent or tail."""
+    return "frequent classes" if key == "head_classes" else key.replace("_", " ")
+
+
 def gain_text(mean: float | None, low: float | None, high: float | None) -> str:
     """A difference with its interval, if it has one."""
     if mean is None:

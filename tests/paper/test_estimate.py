@@ -6,10 +6,16 @@ import pytest
 
 from paper.small import TINY, TWO
 from repper.cli.progress import Display
+from repper.cli.results import print_estimates
 from repper.config import Config
+from repper.errors import RepperError
 from repper.paper.estimate import estimate
-from repper.paper.events import WorkLeft
-from repper.paper.panels import epochs_in
+from repper.paper.events import Estimate
+from repper.runs.compare import compare, rows_of
+from repper.runs.row import Row
+from repper.runs.sweep import sweep
+from repper.runs.tune import read_tuning
+from repper.runs.work import CellStarted, WorkLeft, epochs_in
 
 
 def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):
@@ -48,8 +54,8 @@ def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
     clock = iter([0.0, 0.0, 100.0, 200.0])
     monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: next(clock, 200.0))
     with Display() as display:
-        for share in (1.0, 0.9, 0.8):
-            display.show(WorkLeft(share))
+        for share, seconds in ((1.0, 0.0), (0.9, 100.0), (0.8, 100.0)):
+            display.show(WorkLeft(share, seconds=seconds))
         [task] = display._bars.tasks
     assert task.completed == 20
     assert task.fields["note"] == "20% of all is done, 13:20 left"
@@ -59,6 +65,50 @@ def test_trainings_that_were_given_make_nothing_faster(capsys, monkeypatch):
     clock = iter([0.0, 0.0, 100.0, 200.0])
     monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: next(clock, 200.0))
     with Display() as display:
-        for share, given in ((0.5, 0.5), (0.4, 0.5), (0.3, 0.5)):
-            display.show(WorkLeft(share, given))
+        for share, seconds in ((0.5, 0.0), (0.4, 100.0), (0.3, 100.0)):
+            display.show(WorkLeft(share, 0.5, seconds))
         assert display._whole_left == "70% of all is done, 5:00 left"
+
+
+def test_starts_count_once_for_every_run_that_is_left(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("repper.cli.progress.time.monotonic", lambda: now)
+    with Display() as display:
+        display.show(CellStarted(Row("fedavg", "keep"), 0, 1, 4, trained=False))
+        display.show(WorkLeft(1.0, cells=3))
+        now = 30.0  # of which 20 went by before the first round began
+        display.show(WorkLeft(0.9, seconds=10.0, cells=3))
+        assert display._whole_left == "10% of all is done, 2:30 left"  # 9 x 10 + 3 x 20
+
+
+def test_a_comparison_says_what_is_left_of_the_whole(digits, tmp_path):
+    config = Config(
+        clients=4, rounds=2, epochs=1, participation=0.5, width=0.25, knn=0, engine="serial",
+        out=str(tmp_path / "sweep"),
+    )  # fmt: skip
+    rows = rows_of("repper+linear,fedavg+keep,fedavg+linear")
+    tuning = read_tuning({"every": {"lr": [0.001, 0.003]}, "tuning": {"rounds": 1}})
+    events = list(sweep(config, rows[1:2], 1, "alpha", [1.0, 2.0], digits, tuning=tuning))
+    left = [event for event in events if isinstance(event, WorkLeft)]
+    # At each alpha two tries of one round each, then two rounds with what was chosen.
+    assert [round(8 * one.share) for one in left] == [8, 7, 7, 6, 6, 5, 4, 4, 3, 3, 2, 2, 1, 0]
+    assert [one.cells for one in left if not one.seconds] == [5, 4, 3, 2, 1, 0]
+    config = dataclasses.replace(config, out=str(tmp_path / "rows"))
+    left = [e for e in compare(config, rows, 1, digits) if isinstance(e, WorkLeft)]
+    # RepPer looks at two views; the last row has the encoder of the one before.
+    assert [round(6 * one.share) for one in left] == [6, 4, 2, 2, 1, 0, 0]
+    assert [one.cells for one in left if not one.seconds] == [2, 1, 0]
+
+
+def test_panels_without_data_are_named_and_not_in_the_sum(capsys):
+    first, second = TWO.panels
+    found = [Estimate(second, None, "cinic10 is not here"), Estimate(first, 65.0)]
+    print_estimates("table2", found)
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert shown[:2] == [
+        "digits, alpha 1 1:05",
+        "cinic10, alpha 1 no estimate: cinic10 is not here",
+    ]
+    assert shown[2].startswith("1 of 2 1:05 of training on this machine")
+    with pytest.raises(RepperError, match=r"^nothing of table2 can be estimated: cinic10 is not"):
+        print_estimates("table2", found[:1])

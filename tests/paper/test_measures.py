@@ -182,7 +182,7 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
         first = max(parting.cells[1:], key=lambda line: float(line[place]))[0]
         assert f"by {what}, {first} is first" in parting.note
     assert parting.cells[0][1:4] == [
-        f"silhouette, {of}" for of in ("all", "head classes", "tail classes")
+        f"silhouette, {of}" for of in ("all", "frequent classes", "tail classes")
     ]
     assert [line[0] for line in parting.cells[1:]] == [
         "repper",

@@ -99,11 +99,11 @@ def test_claims_are_computed_from_the_papers_own_numbers():
         "ten)": (19, 27),
         "more local epochs help RepPer": (9, 9),
         # The paper shows these in a figure and prints no numbers.
-        "baselines do worse on tail classes than on head classes (said of two clients in a "
+        "baselines do worse on tail classes than on frequent classes (said of two clients in a "
         "figure)": (0, 0),
-        "RepPer loses less from head to tail classes than baselines with classifiers of each "
+        "RepPer loses less from frequent to tail classes than baselines with classifiers of each "
         "client's own (said of two clients in a figure)": (0, 0),
-        "RepPer loses less from head to tail classes than baselines with one classifier for all "
+        "RepPer loses less from frequent to tail classes than baselines with one classifier for all "
         "(said of two clients in a figure)": (0, 0),
     }  # fmt: skip
     costs = found["skew (alpha 100 to 0.5) costs RepPer less than the baselines"]

@@ -20,6 +20,8 @@ from repper.things import KINDS_OF_THINGS
 
 REUSE = "take trainings of equal settings that are finished in this folder, from another command"
 
+JSON = "print one line of JSON on stdout, and all else on stderr"
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -49,7 +51,7 @@ def add_run_settings(
     add_settings(parser, names, defaults, choices, takes_own=True)
     parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
-    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    parser.add_argument("--json", action="store_true", help=JSON)
 
 
 def add_settings(

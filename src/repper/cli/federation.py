@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.cli.arguments import AddCommand, add_settings, path, settings
+from repper.cli.arguments import JSON, AddCommand, add_settings, path, settings
 from repper.cli.show import say, tell
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, needs, unknown
@@ -88,7 +88,7 @@ def add_commands(add: AddCommand) -> None:
     federate.add_argument(
         "--config", type=path, metavar="FILE", help="TOML file of settings; flags win"
     )
-    federate.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    federate.add_argument("--json", action="store_true", help=JSON)
     add_settings(
         federate, list(FEDERATE_SETTINGS),
         defaults={"clients": "as many as --sites names; without it 20", "out": "none: give one"},
@@ -280,7 +280,7 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
         )
         return 130
     if last["event"] == "over":
-        watch.result(last)
+        watch.result(last, stderr=options.json)
         if options.json:
             say(json.dumps(last))
         return 0

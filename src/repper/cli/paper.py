@@ -68,7 +68,9 @@ def _reproduce(options: argparse.Namespace) -> int:
             raise RepperError(
                 "--estimate is of trainings from their start: leave out --reuse and --resume"
             )
-        print_estimates(estimate(experiment, preset, seeds=seeds, only=options.only, how=how))
+        found = estimate(experiment, preset, seeds=seeds, only=options.only, how=how)
+        part = f" ({options.only})" if options.only else ""
+        print_estimates(f"{experiment.name}{part}", found)
         return 0
     with Display() as display:
         for event in reproduce(

@@ -25,13 +25,12 @@ from repper.paper.events import (
     PanelMissing,
     PanelStarted,
     ReproduceEvent,
-    WorkLeft,
 )
 from repper.privacy import SITE, Privacy
 from repper.runs.build import asked_stages, build_stages
-from repper.runs.compare import CellStarted
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
 from repper.runs.sweep import SweepStep, Swept
+from repper.runs.work import CellStarted, WorkLeft
 from repper.text_table import figure
 
 SAID_FROM = 2**29
@@ -45,9 +44,10 @@ class Display:
         self._console = console(stderr=True)
         self._bars: Progress | None = None
         self._stages: tuple[TaskID, TaskID] | None = None
-        self._clients = self._rounds = self._first = self._personalized = 0
-        self._began = time.monotonic()
+        self._clients = self._rounds = self._personalized = 0
+        self._first: tuple[int, float] | None = None
         self._whole: tuple[float, float] | None = None
+        self._in_rounds, self._cells = 0.0, 0
         self._whole_bar: TaskID | None = None
         self._whole_left = ""
 
@@ -96,13 +96,16 @@ class Display:
             self._left(event)
 
     def _left(self, event: WorkLeft) -> None:
-        """Find what all trainings will still take, as what was done since the start took."""
-        share = event.share
+        """Find what all will still take: rounds as those done here, and the rest of every run."""
+        share, now = event.share, time.monotonic()
         if self._whole is None:
-            self._whole = share + event.given, time.monotonic()
+            self._whole = share + event.given, now
         first, began = self._whole
+        self._in_rounds += event.seconds
         if (done_here := first - event.given - share) > 0:
-            left = (time.monotonic() - began) / done_here * share
+            # Starts and heads take their time once a run, and not once a round.
+            beside = max(0.0, now - began - self._in_rounds) / max(1, self._cells)
+            left = self._in_rounds / done_here * share + beside * event.cells
             self._whole_left = f"{1 - share:.0%} of all is done, {duration(left)} left"
         if self._bars is not None:
             if self._whole_bar is None:
@@ -112,6 +115,7 @@ class Display:
             self._bars.update(self._whole_bar, completed=done, note=self._whole_left)
 
     def _cell(self, event: CellStarted) -> None:
+        self._cells += 1
         if self._whole_left and self._bars is None:
             self._say(self._whole_left)
         for damage in event.passed_over:
@@ -122,11 +126,8 @@ class Display:
 
     def _start(self, event: Started) -> None:
         config = event.config
-        self._clients, self._rounds, self._first = (
-            len(event.plan.personalized),
-            event.rounds,
-            event.finished_rounds,
-        )
+        self._clients, self._rounds = len(event.plan.personalized), event.rounds
+        self._first = None
         sizes = [len(rows) for rows in event.partition.train]
         self._say(
             f"{event.data.name}: {event.data.note or f'{len(event.data.train)} images'}; "
@@ -160,7 +161,6 @@ class Display:
                 ),
                 self._bars.add_task("stage 2 heads  ", total=self._clients, note="", start=False),
             )
-        self._began = time.monotonic()
 
     def _hidden(self, config: Config, privacy: Privacy) -> None:
         """Say how clients are hidden, and whether the budget ends training early."""
@@ -191,8 +191,13 @@ class Display:
         if self._bars is not None and self._stages is not None:
             self._bars.update(self._stages[0], completed=record["round"], note=note)
             return
-        done = record["round"] - self._first
-        left = (time.monotonic() - self._began) / done * (self._rounds - record["round"])
+        # The start, and what the first round takes longer, are not those of later rounds.
+        number, now, each = record["round"], time.monotonic(), record["seconds"]
+        if self._first is None:
+            self._first = number, now
+        elif number > self._first[0]:
+            each = (now - self._first[1]) / (number - self._first[0])
+        left = each * (self._rounds - number)
         whole = f"; {self._whole_left}" if self._whole_left else ""
         self._say(
             f"round {record['round']}/{self._rounds}  {note}  {record['seconds']:.1f} s"

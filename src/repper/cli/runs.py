@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         for event in execute(config, resume=options.resume, overwrite=options.overwrite):
             display.show(event)
     if isinstance(event, Finished):
-        print_results(event.run)
+        print_results(event.run, stderr=options.json)
         _print_json(event.run, options)
     return 0
 
@@ -130,9 +130,9 @@ def _compare(options: argparse.Namespace) -> int:
         ):
             display.show(event)
     if isinstance(event, Compared):
-        print_comparison(event.comparison)
+        print_comparison(event.comparison, stderr=options.json)
     elif isinstance(event, Swept):
-        print_sweep(event.sweep)
+        print_sweep(event.sweep, stderr=options.json)
     if isinstance(event, Compared | Swept) and options.json:
         found = event.comparison if isinstance(event, Compared) else event.sweep
         say(json.dumps(found.as_dict()))
@@ -182,8 +182,8 @@ def _join(options: argparse.Namespace) -> int:
         ):
             display.show(event)
     if isinstance(event, Finished):
-        print_results(event.run)
-        print_joined(event.run)
+        print_results(event.run, stderr=options.json)
+        print_joined(event.run, stderr=options.json)
         _print_json(event.run, options)
     return 0
 

@@ -59,11 +59,11 @@ class Watch:
     def _say(self, text: str) -> None:
         self._console.print(escape(text), soft_wrap=True)
 
-    def result(self, event: dict[str, Any]) -> None:
-        """The table at the end, on stdout."""
+    def result(self, event: dict[str, Any], *, stderr: bool = False) -> None:
+        """The table at the end, on stdout unless that is for JSON."""
         table = Table("site", "accuracy, %")
         for name, accuracy in event["sites"].items():
             table.add_row(escape(name), "not shared" if accuracy is None else f"{accuracy:.2f}")
-        out = console()
+        out = console(stderr=stderr)
         out.print(table)
         out.print(f"encoder {event['encoder_digest'][:16]}", soft_wrap=True)

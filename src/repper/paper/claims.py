@@ -29,7 +29,7 @@ ALMOST_ALL = 0.9
 
 @dataclass(frozen=True)
 class Numbers:
-    """What claims are looked for in. The paper prints no accuracy of head and tail classes."""
+    """What claims are looked for in. The paper prints no accuracy of frequent and tail classes."""
 
     accuracy: Accuracy
     head: Accuracy = field(default_factory=dict)
@@ -76,9 +76,11 @@ def claims_of(experiment: str) -> tuple[Claim, ...]:
         return (Claim("RepPer is first with every head", lambda n: _first(by_head(n.accuracy))),)
     first = Claim("RepPer is first everywhere", lambda n: _first(n.accuracy))
     said = "(said of two clients in a figure)"
-    less = "RepPer loses less from head to tail classes than baselines"
+    less = "RepPer loses less from frequent to tail classes than baselines"
     tails = (
-        Claim(f"baselines do worse on tail classes than on head classes {said}", _tails_are_worse),
+        Claim(
+            f"baselines do worse on tail classes than on frequent classes {said}", _tails_are_worse
+        ),
         Claim(
             f"{less} with classifiers of each client's own {said}",
             lambda n: _falls_less_to_tails(n, lambda row: not _one_for_all(row)),
@@ -173,7 +175,7 @@ def _falls_less_to_tails(numbers: Numbers, among: Callable[[str], bool]) -> Find
 
 
 def _gaps(numbers: Numbers) -> dict[tuple[str, str], float]:
-    """What a row has more on head classes than on tail classes."""
+    """What a row has more on frequent classes than on tail classes."""
     both = (case for case in numbers.head if case in numbers.tail)
     return {case: numbers.head[case] - numbers.tail[case] for case in both}
 

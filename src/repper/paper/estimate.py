@@ -20,10 +20,11 @@ from repper.errors import RepperError
 from repper.methods.stage import cohort_size
 from repper.paper.events import Estimate
 from repper.paper.experiment import Experiment, Preset
-from repper.paper.panels import Loaded, epochs_in, panel_config, panels_of, rows_in
+from repper.paper.panels import Loaded, panel_config, panels_of, rows_in
 from repper.partition import Partition
 from repper.runs.execute import passes
 from repper.runs.plan import plan
+from repper.runs.work import epochs_in
 
 STEPS = 3
 

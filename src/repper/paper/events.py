@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repper.paper.experiment import Panel
-from repper.runs.compare import CellStarted, Compared
+from repper.runs.compare import Compared
 from repper.runs.execute import Event
+from repper.runs.work import CellStarted, WorkLeft
 
 if TYPE_CHECKING:
     from repper.paper.reproduction import Reproduction
@@ -29,17 +30,6 @@ class PanelStarted:
     panel: Panel
     number: int
     panels: int
-
-
-@dataclass(frozen=True)
-class WorkLeft:
-    """How much of the whole is still to do, from 1 at first to 0.
-
-    `given` is how much of what is done took no time, because trainings were taken as they were.
-    """
-
-    share: float
-    given: float = 0.0
 
 
 @dataclass(frozen=True)

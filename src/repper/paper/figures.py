@@ -217,7 +217,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
 
 
 def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str) -> None:
-    """Tail over head classes, a dot per client, for what the gradients of every method have."""
+    """Tail over frequent classes, a dot per client, for what the gradients of every method have."""
     rows = [(name, one) for name, found in measured.items() for one in found if one.ratios]
     look = looks(measured)
     with _drawing(path, 7.5, 0.9 + 0.45 * len(rows)) as (_, axes):
@@ -240,7 +240,7 @@ def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str
         axis.set_xlim(min(0.4, 0.9 * min(ratios)), max(4.0, 1.1 * max(ratios)))
         axis.set_yticks(range(len(rows)), [f"{name}: {one.quantity}" for name, one in rows])
         axis.set(
-            xlabel="tail over head classes, of each client;\nthe bars are at their geometric mean",
+            xlabel="tail over frequent classes of a client;\nthe bars are at their geometric mean",
             title=title,
         )
         axis.invert_yaxis()

@@ -104,9 +104,9 @@ def classifier_anchors(r: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) 
 
 @dataclass(frozen=True)
 class BySize:
-    """Means over a client's tail and head classes, and the rank correlation with class size.
+    """Means over a client's tail and frequent classes, and the rank correlation with class size.
 
-    Tail and head are the classes with fewer and more images than the client's median class.
+    Tail and frequent are the classes with fewer and more images than the client's median class.
     """
 
     tail: float

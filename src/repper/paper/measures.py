@@ -179,7 +179,7 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
 def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     """Section 5's claim on the gradients of tail classes, measured, and its figure."""
     cells = [
-        ["method", "quantity", "tail", "head", "ratio", "larger for tail", "correlation"],
+        ["method", "quantity", "tail", "frequent", "ratio", "larger for tail", "correlation"],
     ]
     measured = {
         name.partition("+")[0]: measure_run(run, data) for name, run in cells_of(panel, config)
@@ -199,13 +199,14 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
                 ]
             )
     note = (
-        "One batch of every client, as the next step of training would have it. Tail and head "
-        "classes are those of which a client has fewer and more images than of its median class; "
-        "every class counts once. Ratio is the geometric mean over clients of tail over head; "
-        "correlation is Spearman's, of the size of a class and the mean of its anchors. One seed. "
-        "RepPer's gradient norm is, for each anchor, the product of sum of |P - X|, 1 / |r|, the "
-        "distance of the weighted means of positives and negatives, and 1 / temperature. "
-        "The paper says that anchors of tail classes get the larger gradients from RepPer's loss."
+        "One batch of every client, as the next step of training would have it. Tail and "
+        "frequent classes are those of which a client has fewer and more images than of its median "
+        "class; every class counts once. Ratio is the geometric mean over clients of tail over "
+        "frequent; correlation is Spearman's, of the size of a class and the mean of its anchors. "
+        "One seed. RepPer's gradient norm is, for each anchor, the product of sum of |P - X|, "
+        "1 / |r|, the distance of the weighted means of positives and negatives, and "
+        "1 / temperature. The paper says that anchors of tail classes get the larger gradients "
+        "from RepPer's loss."
     )
     return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)
 

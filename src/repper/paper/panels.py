@@ -10,12 +10,10 @@ from typing import Any
 from repper.config import Config
 from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
-from repper.methods.stage import cohort_size
 from repper.paper.experiment import Experiment, Panel, Preset
-from repper.runs.build import build_stages, load_data
+from repper.runs.build import load_data
 from repper.runs.compare import rows_of
 from repper.runs.comparison import TABLE, Comparison, Line
-from repper.runs.execute import passes
 from repper.runs.row import Row
 from repper.runs.run import Run
 
@@ -90,14 +88,6 @@ def cells_of(panel: Panel, config: Config) -> Iterator[tuple[str, Run]]:
     folder = Path(str(config.out))
     for row in rows_in(panel):
         yield row.name, Run(row.cell(folder, config.seed))
-
-
-def epochs_in(config: Config) -> float:
-    """Passes over one client's views that a training makes, summed over rounds and clients."""
-    return sum(
-        stage.rounds * cohort_size(config.clients, stage.participation) * passes(stage)
-        for stage in build_stages(config)
-    )
 
 
 class Loaded:

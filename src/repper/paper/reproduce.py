@@ -30,10 +30,10 @@ from repper.paper.panels import (
     without,
 )
 from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction, read_identity
-from repper.paper.work import Work
 from repper.runs import run_folder
 from repper.runs.compare import Compared, check_asked, compare
 from repper.runs.execute import Event
+from repper.runs.work import Work, trainings_of
 
 
 def reproduce(
@@ -77,7 +77,11 @@ def reproduce(
         write_json(folder / SETTINGS, identity, indent=None)
         missing = {r.panel: r.missing for r in before.panels if r.missing} if before else {}
         results, extras = dict[Panel, PanelResult](), list[Extra]()
-        work = Work(configs, images.counts, seeds)
+        work = Work(
+            training
+            for panel, config in configs.items()
+            for training in trainings_of(config, rows_in(panel), seeds, images=images.counts[panel])
+        )
 
         def found(*, last: bool = False) -> Reproduction:
             """What there is so far, with what an earlier time had of the rest."""
@@ -97,9 +101,8 @@ def reproduce(
                 results[panel] = result_in(folder, panel, without(config))
                 continue
             data = images.loaded.data_of(config)
-            for event in compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse):
-                if left := work.seen(panel, event):
-                    yield left
+            running = compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse)
+            for event in work.watch(running):
                 if isinstance(event, Compared):
                     results[panel] = PanelResult(panel, event.comparison)
                 yield event

@@ -91,7 +91,7 @@ def _results(subject: Subject) -> Iterator[Html]:
     if len(boxes) > 1:
         yield tag("fieldset", tag("legend", "Show"), *boxes, said, class_="filter")
     heading = [
-        "row", "accuracy", *(["±"] if several else []), "over clients", "head classes",
+        "row", "accuracy", *(["±"] if several else []), "over clients", "frequent classes",
         "tail classes", "worst tenth", f"minus {comparison.reference}",
     ]  # fmt: skip
     rows: list[list[Cell]] = []
@@ -115,7 +115,7 @@ def _one_result(run: Run) -> Iterator[Html]:
     accuracy = run.accuracy
     shown = [
         ("mean", "mean over clients"), ("worst_tenth", "worst tenth of clients"),
-        ("balanced", "balanced over classes"), ("head_classes", "head classes"),
+        ("balanced", "balanced over classes"), ("head_classes", "frequent classes"),
         ("tail_classes", "tail classes"),
     ]  # fmt: skip
     cards = [
@@ -136,7 +136,7 @@ def _one_result(run: Run) -> Iterator[Html]:
         for s in run.scores()
     ]  # fmt: skip
     heading = [
-        "client", "head", "train", "classes", "test", "accuracy", "balanced", "head classes",
+        "client", "head", "train", "classes", "test", "accuracy", "balanced", "frequent classes",
         "tail classes",
     ]  # fmt: skip
     listed = table("Every client", heading, rows, note="Accuracy in %")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from repper.config import Config, check_known
@@ -32,28 +33,12 @@ from repper.runs.reuse import Trainings, branch
 from repper.runs.row import CELLS, Row, Settings, row_settings, split_name
 from repper.runs.run import Run
 from repper.runs.tune import MOST_SEEDS, TUNING, Tuning, choose
+from repper.runs.work import CellStarted, Work, WorkLeft, trainings_of
 
 SETTINGS = "comparison.toml"
 TUNED = "tuning.json"
 PER_CELL = {"method", "personalize", "seed"}
 """Settings in which the cells of one comparison may differ."""
-
-
-@dataclass(frozen=True)
-class CellStarted:
-    """A cell is about to run, cell `number` of `cells`.
-
-    `trained` if only its heads are missing, `reused` if it was so in a folder of another command;
-    `passed_over` is what is wrong with trainings there that could have been taken.
-    """
-
-    row: Row
-    seed: int
-    number: int
-    cells: int
-    trained: bool
-    reused: bool = False
-    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +98,7 @@ def compare(
     overwrite: bool = False,
     reuse: Path | None = None,
     tuning: Tuning | None = None,
-) -> Iterator[CellStarted | Event | Compared]:
+) -> Iterator[CellStarted | WorkLeft | Event | Compared]:
     """Run all cells that are not finished, and yield what happens.
 
     `config` holds what the cells have in common; the seeds are `config.seed` and those after it.
@@ -145,6 +130,7 @@ def compare(
         seed: build_partition(replace(config, seed=seed), data).hash
         for seed in range(config.seed, config.seed + seeds)
     }
+    work = Work(trainings_of(replace(config, out=str(folder)), rows, seeds, tuning=tuning))
     with run_folder.locked(folder):
         if overwrite:
             _clear(folder)
@@ -153,9 +139,8 @@ def compare(
         write_config(folder / SETTINGS, config)
         if tuning:
             every = list(dict.fromkeys(one for some in tries.values() for one in some))
-            for event in compare(
-                tuning_config, every, tuning.seeds, apart, resume=True, reuse=reuse
-            ):
+            trying = compare(tuning_config, every, tuning.seeds, apart, resume=True, reuse=reuse)
+            for event in work.watch(trying):
                 if isinstance(event, Compared):
                     found = event.comparison
                 yield event
@@ -177,11 +162,11 @@ def compare(
                 taken, damaged = elsewhere.find(cell, data, hashes[seed])
             if source := own or taken:
                 branch(source, target, row.personalize, elsewhere=source is taken)
-            yield CellStarted(
+            started = CellStarted(
                 row, seed, number, len(cells), source is not None, taken is not None,
                 () if source else tuple(damaged),
             )  # fmt: skip
-            yield from execute(cell, data, resume=True)
+            yield from work.watch(chain([started], execute(cell, data, resume=True)))
             if so_far := Comparison.of(folder, config, rows, seeds):
                 so_far.write()  # what there is of it can be read before all is done
         comparison = Comparison.of(folder, config, rows, seeds)

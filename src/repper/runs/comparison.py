@@ -184,7 +184,7 @@ class Comparison:
         marks = {1: best, 2: second}
         ranks = self.ranks()
         heading = [
-            "row", "accuracy", "over clients", "head classes", "tail classes", "worst tenth",
+            "row", "accuracy", "over clients", "frequent classes", "tail classes", "worst tenth",
             f"minus {self.reference}", "images", "MB up", "MB down", "seconds",
         ]  # fmt: skip
         tuned = any(line.tries is not None for line in self.lines)
@@ -239,8 +239,8 @@ class Comparison:
         about = (
             f"Accuracy in %, the mean over clients of each one's accuracy on its own test images; "
             f"{seeds}; best bold, second underlined. 'Over clients' is their population deviation; "
-            f"head and tail classes are those of which a client has more and fewer images than of "
-            f"its median class; worst tenth: mean accuracy of the worst 10 % of clients. The "
+            f"frequent and tail classes are those of which a client has more and fewer images than "
+            f"of its median class; worst tenth: mean accuracy of the worst 10 % of clients. The "
             f"difference is paired, client by client, with its {CONFIDENCE:.0%} interval {over}. "
             f"Costs are of one seed, images and bytes of stage 1."
         )

@@ -15,12 +15,13 @@ from repper.errors import RepperError, unknown
 from repper.files import check_one_of, write_atomically
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
-from repper.runs.compare import PER_CELL, SETTINGS, CellStarted, Compared, check_kept, compare
+from repper.runs.compare import PER_CELL, SETTINGS, Compared, check_kept, compare
 from repper.runs.comparison import Comparison
 from repper.runs.execute import Event
 from repper.runs.plan import plan
 from repper.runs.row import Row, folder_name
 from repper.runs.tune import Tuning
+from repper.runs.work import CellStarted, Work, WorkLeft, trainings_of
 from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
 
 SWEEP = "sweep"
@@ -128,7 +129,7 @@ def sweep(
     overwrite: bool = False,
     reuse: Path | None = None,
     tuning: Tuning | None = None,
-) -> Iterator[SweepStep | CellStarted | Event | Compared | Swept]:
+) -> Iterator[SweepStep | CellStarted | WorkLeft | Event | Compared | Swept]:
     """Run a comparison at every value, each in a folder of its own, and yield what happens."""
     if config.setting(setting) not in (OPTIONS[setting].default, None):
         raise RepperError(f"--{OPTIONS[setting].key} is given twice: for itself, and in --sweep")
@@ -154,12 +155,16 @@ def sweep(
             )
         _clear(folder)
     found: dict[Any, Comparison] = {}
+    work = Work(
+        one for part in parts.values() for one in trainings_of(part, rows, seeds, tuning=tuning)
+    )
     for number, (value, part) in enumerate(parts.items(), start=1):
         yield SweepStep(setting, value, number, len(values))
-        for event in compare(
+        running = compare(
             part, rows, seeds, data,
             resume=resume, overwrite=overwrite, reuse=reuse, tuning=tuning,
-        ):  # fmt: skip
+        )  # fmt: skip
+        for event in work.watch(running):
             if isinstance(event, Compared):
                 found[value] = event.comparison
             yield event

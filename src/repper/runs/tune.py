@@ -92,14 +92,18 @@ class Tuning(Settled):
                 "--tune deals a part of the training images anew, which a manifest cannot: name "
                 "the kind of --partition"
             )
-        settings = replace(
+        settings = self.config_of_tries(config, folder)
+        return settings, set_apart(data, self.share, stream(config.seed, Purpose.TUNING))
+
+    def config_of_tries(self, config: Config, folder: Path) -> Config:
+        """What all tries of the rows of a comparison have in common."""
+        return replace(
             config,
             seed=config.seed + MOST_SEEDS,
             rounds=config.rounds if self.rounds is None else self.rounds,
             evaluate_every=config.evaluate_every if config.validation else 0,
             out=str(folder / TUNING),
         )
-        return settings, set_apart(data, self.share, stream(config.seed, Purpose.TUNING))
 
     def settings(self) -> dict[str, Any]:
         """What a comparison remembers of its tuning: a resumed one must have the same."""
