@@ -19,7 +19,7 @@ from typing import Any, cast
 from repper.client_list import clients_in, normal
 from repper.datasets import DATASETS
 from repper.datasets.dataset import LARGEST
-from repper.encoders import ENCODERS, NORMS, WIDEST
+from repper.encoders import ENCODERS, NORMS, PIXELS, WIDEST
 from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.heads import HEAD_SETTINGS, HEADS
@@ -188,7 +188,7 @@ class Config:
         None,
         "what pixels become before the encoder: half (-1 to 1), or imagenet (less its mean, over "
         "its deviation; default: what --init was trained with, else half)",
-        choices=("half", "imagenet"),
+        choices=lambda: PIXELS,
     )
     freeze_until: str | None = _stage1(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from repper.registry import Registry
@@ -29,3 +30,10 @@ ENCODERS: Registry[BuildEncoder] = Registry(
 NORMS = ("batch", "group")
 WIDEST = 16
 """The largest factor on an encoder's channels."""
+HALF = "half"
+PIXELS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]] | None] = {
+    HALF: None,
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What pixels from 0 to 1 become before an encoder's first layer: from -1 to 1, or less this mean
+of red, green and blue, over this deviation."""

@@ -15,21 +15,13 @@ from torch import Tensor, nn
 
 from repper.augment import normalize
 from repper.datasets.dataset import LARGEST
-from repper.encoders import ENCODERS, NORMS, WIDEST, BuildEncoder
+from repper.encoders import ENCODERS, HALF, NORMS, PIXELS, WIDEST, BuildEncoder
 from repper.errors import RepperError
 from repper.params import Params, load_params, params_of, read_params, save_params
 from repper.sealed import read_notes
 
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""
-
-HALF = "half"
-PIXELS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]] | None] = {
-    HALF: None,
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-"""What pixels from 0 to 1 become before an encoder's first layer: from -1 to 1, or less this mean
-of red, green and blue, over this deviation."""
 
 
 @final
@@ -153,6 +145,7 @@ def _check_limits(path: Path, spec: EncoderSpec) -> None:
         ("size", 1 <= spec.size <= LARGEST, f"1 to {LARGEST}"),
         ("width", 0 < spec.width <= WIDEST, f"above 0 and at most {WIDEST}"),
         ("norm", spec.norm in NORMS, " or ".join(NORMS)),
+        ("pixels", spec.pixels in PIXELS, " or ".join(PIXELS)),
     )
     for name, right, known in limits:
         if not right:

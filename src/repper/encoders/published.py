@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repper.encoders.encoder import HALF, PIXELS, EncoderSpec
+from repper.encoders import HALF, PIXELS
+from repper.encoders.encoder import EncoderSpec
 from repper.encoders.resnet import BLOCKS
 from repper.errors import RepperError
 from repper.params import Params, is_finite, params_of

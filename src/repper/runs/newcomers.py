@@ -13,7 +13,7 @@ from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import DATASETS
 from repper.datasets.dataset import Dataset
 from repper.datasets.shape import shaped
-from repper.encoders.encoder import HALF
+from repper.encoders import HALF
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS

@@ -13,8 +13,8 @@ from typing import Any, final
 from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
-from repper.encoders import ENCODERS
-from repper.encoders.encoder import HALF, EncoderSpec
+from repper.encoders import ENCODERS, HALF
+from repper.encoders.encoder import EncoderSpec
 from repper.encoders.published import Published, is_published, pixels_of
 from repper.engines.engine import Personal
 from repper.engines.work import Work
