@@ -189,11 +189,13 @@ def test_a_site_is_not_asked_with_other_classes_or_test_shares(site, caplog):
             site.part_in(TOLD | {"run": run, "classes": "cat\nbear\nhorse"})
     # What the site's operator is told names classes and a file, what the server is told does not.
     agreed = site.home / "agreed.json"
-    assert "with --classes with bear, horse and without dog, other than before" in caplog.text
+    assert 'with --classes with "bear", "horse" and without "dog", other than before' in caplog.text
     assert f"remove {agreed}; no restart is needed" in caplog.text
     assert "cat" not in str(refused.value)
     agreed.unlink()
     site.part_in(TOLD | {"settings": other, "classes": "\n".join(CLASSES)})
     with pytest.raises(TellableError):
         site.part_in(TOLD | {"settings": other, "classes": "dog"})
-    assert "with dog and without 0, 1, 2, 3, 4, 5 more, other than before" in caplog.text
+    assert (
+        'with "dog" and without "0", "1", "2", "3", "4", 5 more, other than before' in caplog.text
+    )

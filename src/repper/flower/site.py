@@ -31,7 +31,6 @@ from repper.errors import RepperError, unknown
 from repper.evaluate import summarize
 from repper.files import read_json, write_atomically
 from repper.flower.allowed import MOST, TRAVELS, check_allowed
-from repper.flower.wire import one_line
 from repper.hardware import resolve_device
 from repper.methods.common import common_stages
 from repper.methods.stage import stage_at
@@ -315,7 +314,7 @@ def _change(flag: str, before: Any, now: Any) -> str:
 
 def _some(names: list[str], most: int = 5) -> str:
     more = [f"{len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*map(one_line, names[:most]), *more])
+    return ", ".join([*map(json.dumps, names[:most]), *more])
 
 
 def _in_colour(split: Split) -> Split:

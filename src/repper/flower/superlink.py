@@ -1,4 +1,4 @@
-"""Flower's server with two limits: `python -m repper.flower.superlink ...`.
+"""Flower's server with limits of our own: `python -m repper.flower.superlink ...`.
 
 It forgets refused requests soon. A request's body is in memory until the error that refused it is
 collected, which Python seldom does where millions of objects live. So whoever floods the server
@@ -8,6 +8,9 @@ looking through the rest is cheap, and can be done often.
 It refuses answers of many parts. Flower enters every part that a node announces into its database
 before any of them has come, and keeps the database locked meanwhile: 4,000 take 10 seconds, in
 which all other sites wait, and once more when they are deleted.
+
+It waits longer for its database, which one request at a time can write to. When many sites start at
+once on a slow machine, Flower's five seconds are not enough, and sites are answered with an error.
 """
 
 from __future__ import annotations
@@ -23,6 +26,17 @@ THRESHOLDS = (200, 2, 1)
 takes 4.0 ms of a core instead of 3.4."""
 MOST_PARTS = 250
 """Parts of one answer. Some twenty and one for every 5 MiB of parameters are what a site needs."""
+DATABASE_TIMEOUT = 30
+"""Seconds that a request waits for the database."""
+
+
+def wait_for_the_database() -> None:
+    """Let Flower's server wait for its database as long as `DATABASE_TIMEOUT`."""
+    from flwr.supercore import sql_mixin
+
+    ours = {"busy_timeout": str(1000 * DATABASE_TIMEOUT)}
+    settings = dict(vars(sql_mixin)["SQLITE_PRAGMAS"]) | ours
+    vars(sql_mixin)["SQLITE_PRAGMAS"] = tuple(settings.items())
 
 
 def parts_of(trees: Sequence[Any]) -> int:
@@ -56,6 +70,7 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
 
     limit_parts()
+    wait_for_the_database()
     sys.argv[0] = "flower-superlink"
     gc.collect()
     gc.freeze()
