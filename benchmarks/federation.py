@@ -32,6 +32,7 @@ from PIL import Image
 from repper.errors import RepperError
 from repper.flower import warm
 from repper.flower.deployment import LINK, Server, node_command, node_environment
+from repper.flower.keys import make_site_key
 from repper.flower.programs import LOOK_FOR_WORK, program
 
 CLASSES = tuple("abcdefghij")
@@ -98,6 +99,10 @@ def wait_for(server: Server, sites: int) -> None:
     raise RuntimeError("server or sites do not answer")
 
 
+def since(began: float) -> float:
+    return time.monotonic() - began
+
+
 def as_flower_has_it(environment: dict[str, str]) -> dict[str, str]:
     """Without our warm processes and our shorter pauses."""
     own, _, path = environment["PATH"].partition(os.pathsep)
@@ -131,9 +136,10 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
                 "--data", str(root.parent / "images" / f"site{site}"),
                 "--ca", str(server.home / "ca.crt"),
             ]  # fmt: skip
-            repper(*node, "--key-only")
-            repper("serve", server.home, "--admit", f"site{site}={home / 'site.pub'}")
+            make_site_key(home / "site.key")
+            server.admit(home.name, home / "site.pub", lambda text: None)
             nodes.append((home, node))
+        began = time.monotonic()
         for home, node in nodes:
             command, variables = [*REPPER, *node], None
             if plain:
@@ -146,6 +152,7 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
             log = root / f"{home.name}.log"
             sessions.append(stack.enter_context(running(command, log, variables)))
         wait_for(server, sites)
+        print(f"{sites} nodes that started at once were connected in {since(began):.0f} s")
         yield server, sessions
 
 
@@ -159,7 +166,7 @@ def federate(*arguments: object) -> float:
     ) as process:
         for line in process.stderr or ():
             if "connected: " in line:
-                first = first or time.monotonic() - began
+                first = first or since(began)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
     return first
@@ -239,10 +246,15 @@ def main() -> None:
                 "--out", root / "ours",
             )  # fmt: skip
             waiting = megabytes(sessions) / sites
+            time.sleep(warm.IDLE + 5)
+            later = megabytes(sessions) / sites
         ours, pool = seconds_in(root / "ours"), seconds_in(root / "pool")
         same = digest_in(root / "ours") == digest_in(root / "pool")
         found = [("repper federate", ours), ("repper run, pool engine", pool)]
-        print(f"a node: {idle:.0f} MB before its first message, {waiting:.0f} after its last")
+        print(
+            f"a node: {idle:.0f} MB before its first message, {waiting:.0f} after its "
+            f"last, {later:.0f} from {warm.IDLE} s after its last"
+        )
         print(f"repper federate showed its first line after {first:.1f} s")
         if options.only is None:
             with federation(root / "plain", sites, plain=True) as (server, sessions):

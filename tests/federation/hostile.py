@@ -8,21 +8,24 @@ done.
 
 - `announce`: an answer is announced, and nothing of it is uploaded.
 - `break-off`: all but the message itself is uploaded, object by object.
-- `many`: hundreds of objects are announced and uploaded.
+- `many`: a hundred objects are announced and uploaded.
+- `thousands`: 4,000 objects are announced, and then a good answer.
 - `large`: an object of 4 MB where a few numbers are expected.
 - `replay`: its good answer to the round before, under the number of this question.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+import numpy as np
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -31,6 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
+from httpx import HTTPStatusError
 
 from repper.engines.engine import Update
 from repper.flower import wire
@@ -54,10 +58,11 @@ class Hostile:
         left = self.deeds.get(told["round"])
         deed = left.pop(0) if left else ""
         received = wire.received_in(asked)
-        if deed == "many":
-            received |= {f"encoder.{n}": torch.tensor([float(n)]) for n in range(300)}
         good = wire.update_reply(Update(told["client"], received, EXAMPLES, 0.5), asked, "float32")
-        if deed == "large":
+        if deed == "many":
+            arrays = {str(n): Array(np.array([float(n)])) for n in range(50)}
+            good.content["more"] = ArrayRecord(arrays)
+        elif deed == "large":
             good.content["more"] = ConfigRecord({"text": "x" * 2**22})
         elif deed == "replay":
             good.content[wire.ANSWERED] = self.before.content[wire.ANSWERED]
@@ -89,6 +94,8 @@ def main(server: str, ca: str, key: str, folder: str, *deeds: str) -> None:
             reply, deed = hostile.answer(asked)
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects = get_all_nested_objects(reply)
+            if deed == "thousands":
+                hostile.tell(f"{deed}: {announce_thousands(reply, send)}")
             missing, session = send(reply, get_object_tree(reply), 0.0)
             for one in missing:
                 if deed == "announce" or (deed == "break-off" and one == reply.object_id):
@@ -99,6 +106,20 @@ def main(server: str, ca: str, key: str, folder: str, *deeds: str) -> None:
                     hostile.tell(f"{deed}: no more than that: {type(error).__name__}")
                     break
             hostile.tell(f"{wire.told_in(asked).get('round', 0)} {deed or 'good'}")
+
+
+def announce_thousands(reply: Message, send: Callable) -> str:
+    """How the server takes an answer of 4,000 parts, and in how many seconds."""
+    numbers = (hashlib.sha256(n.to_bytes(2)).hexdigest() for n in range(4000))
+    leaves = [ObjectTree(object_id=number) for number in numbers]
+    tree = ObjectTree(object_id=reply.object_id, children=leaves)
+    began = time.monotonic()
+    try:
+        send(reply, tree, 0.0)
+        taken = "taken"
+    except HTTPStatusError as error:
+        taken = str(error.response.status_code)
+    return f"{taken} {time.monotonic() - began:.1f}"
 
 
 def fetch(got: tuple[Message, object], pull: Callable, confirm: Callable) -> Message:

@@ -232,7 +232,7 @@ def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
     federation, sites, hostile, tmp_path
 ):
     """Answers that are never uploaded, too many, too large, and those of another round."""
-    hostile("1=announce", "2=many,large", "3=replay,break-off")
+    hostile("1=announce", "2=many,large", "3=replay,break-off", "4=thousands")
     watching = federation.federate(
         tmp_path / "run", "--rounds", 4, "--personalize", "linear", "--round-timeout", 30,
         "--min-cohort", 2, sites=("mallory", *SITES),
@@ -243,14 +243,18 @@ def test_one_site_cannot_stall_the_others_fill_the_disk_or_answer_twice(
     late = {"mallory": "no answer within 30 s: it has not answered yet"}
     assert without == {"1": late, "3": late}
     said = watching.said()
-    assert "asking mallory again: its answer has 655 parts, more than the" in said
+    assert "asking mallory again: its answer has 108 parts, more than the" in said
     assert "asking mallory again: it answers another question" in said
     assert "mallory 48 (34 %)" in said
     seconds = [record["seconds"] for record in read_rounds(tmp_path / "run")]
     assert max(seconds) < 170  # Flower itself waits three minutes for every object
     done = (tmp_path / "done").read_text().splitlines()
-    deeds = ("1 announce", "2 many", "2 large", "3 replay", "3 break-off", "4 good")
-    assert [line for line in done if line in deeds] == [*deeds, "4 good"]  # and its head
+    deeds = ("1 announce", "2 many", "2 large", "3 replay", "3 break-off", "4 thousands")
+    assert [line for line in done if line in deeds] == [*deeds]
+    [(status, seconds)] = [line.split()[1:] for line in done if line.startswith("thousands: ")]
+    assert status == "413"
+    assert float(seconds) < 5  # else the others' database would have been locked for so long
+    assert "an answer of 4001 parts, more than 250" in federation.server.said()
     listed = federation.repper("serve", federation.home, "--list").stdout
     assert "mallory                        online since 20" in listed
     until(federation.is_over, "Flower has not closed the run")

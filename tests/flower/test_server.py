@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 
 import repper as api
 from repper.errors import RepperError
-from repper.flower import apps, wire
+from repper.flower import apps, server, wire
 from repper.flower.grid_engine import Patience
 from repper.flower.server import Federation, _too_heavy, run_federation
 from repper.flower.site import Site
@@ -193,6 +193,35 @@ def test_a_site_that_cannot_take_part_says_why(tmp_path, image_folders, caplog):
         "cannot take part: it has a class that is not among --classes: its own log says which"
     )
     assert "which this federation does not have: its classes are cat, dog" in caplog.text
+
+
+def test_a_site_that_could_not_take_part_is_asked_again(tmp_path, image_folders, monkeypatch):
+    """The server says once why; nobody starts the site again."""
+    monkeypatch.setattr(server, "ASK_AGAIN", 0.0)
+    nodes, said = Home(tmp_path / "sites", image_folders), []
+    agreed = tmp_path / "sites" / "site0" / "agreed.json"
+    agreed.write_text(json.dumps({"test_share": CONFIG.test_share, "classes": ["cat"]}))
+    whos = []
+
+    def tell(kind, text="", **event):
+        said.append(text)
+
+    honest = nodes.answers[0]
+
+    def answer(message):
+        whos.append(message.metadata.message_type == wire.WHO)
+        if whos == [True] * 2:
+            agreed.unlink()
+        return honest(message)
+
+    nodes.answers[0] = answer
+    federation = Federation(replace(CONFIG, rounds=1), tmp_path / "run", (), CLASSES)
+    assert run_federation(federation, nodes, tell)["sites"].keys() == {"site0", "site1"}
+    assert [text for text in said if "cannot take part" in text] == [
+        "site0 cannot take part: it was asked with another --classes before: whoever runs the site "
+        "can allow the change, its own log says how"
+    ]
+    assert whos.count(True) == 2
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,13 @@ def test_the_owner_of_a_site_may_raise_limits(site):
         replace(site, limits={"epoch": 3})
 
 
-def test_a_site_is_not_asked_with_other_classes_or_test_shares(site):
+def test_a_site_is_not_asked_with_other_classes_or_test_shares(site, caplog):
     """Its answers to several would tell which classes it has, and how many images of each."""
     other = travelling(replace(CONFIG, test_share=0.3))
     site.part_in(TOLD)
     with pytest.raises(TellableError, match="asked with another --test-share before"):
         site.part_in(TOLD | {"settings": other, "run": "cd" * 8})
+    assert "to take part with --test-share 0.3, before it was 0.2. From" in caplog.text
     # No list of classes asks nothing of them; the first one counts, also if it does not fit.
     some = TOLD | {"classes": "cat\ndog"}
     with pytest.raises(TellableError, match="a class that is not among --classes: its own log"):
@@ -185,7 +186,16 @@ def test_a_site_is_not_asked_with_other_classes_or_test_shares(site):
     site.part_in(TOLD | {"classes": "dog\ncat"})
     for run in ("ab" * 8, "cd" * 8):
         with pytest.raises(TellableError, match="asked with another --classes before") as refused:
-            site.part_in(TOLD | {"run": run, "classes": "cat\ndog\nhorse"})
+            site.part_in(TOLD | {"run": run, "classes": "cat\nbear\nhorse"})
+    # What the site's operator is told names classes and a file, what the server is told does not.
+    agreed = site.home / "agreed.json"
+    assert 'with --classes with "bear", "horse" and without "dog", other than before' in caplog.text
+    assert f"remove {agreed}; no restart is needed" in caplog.text
     assert "cat" not in str(refused.value)
-    (site.home / "agreed.json").unlink()
+    agreed.unlink()
     site.part_in(TOLD | {"settings": other, "classes": "\n".join(CLASSES)})
+    with pytest.raises(TellableError):
+        site.part_in(TOLD | {"settings": other, "classes": "dog"})
+    assert (
+        'with "dog" and without "0", "1", "2", "3", "4", 5 more, other than before' in caplog.text
+    )

@@ -85,6 +85,8 @@ GROWTH = 30.0
 """How much larger values may become in a round (`repper.params.check_growth`)."""
 MOST_SHARE = 0.5
 """A site with a larger share of all images decides the mean, and is pointed out."""
+ASK_AGAIN = 30.0
+"""Seconds after which a site that could not take part is asked again: somebody may have helped."""
 Tell = Callable[..., None]
 """Takes the kind of an event and what is to be said of it: `tell("round", number=3)`."""
 
@@ -102,7 +104,7 @@ class Sites:
             grid, replies, lambda _, node: wire.question(wire.WHO, node, question)
         )
         self._examples: dict[int, int] = {}
-        self._unfit: dict[int, Place] = {}
+        self._unfit: dict[int, tuple[Place, float]] = {}
         self._ended: Counter[int] = Counter()
         self._why: dict[int, str] = {}
 
@@ -114,7 +116,7 @@ class Sites:
             {
                 place.node: place
                 for place in here.values()
-                if place.node not in self._examples and self._unfit.get(place.node) != place
+                if place.node not in self._examples and not self._is_unfit(place)
             }
         )
         for node in asked:
@@ -122,17 +124,22 @@ class Sites:
         for node, reply in self._asking.answers():
             problem = self._learn(node, reply)
             if problem and node in names:
-                problem = wire.one_line(problem)
-                # It is asked again when it has been started again.
-                self._unfit[node] = here[names[node]]
-                self._why[node] = f"cannot take part: {problem}"
-                self._tell("note", text=f"{names[node]} cannot take part: {problem}")
+                why = f"cannot take part: {wire.one_line(problem)}"
+                self._unfit[node] = here[names[node]], time.monotonic()
+                if self._why.get(node) != why:
+                    self._tell("note", text=f"{names[node]} {why}")
+                self._why[node] = why
         known = {n: self._examples[p.node] for n, p in here.items() if p.node in self._examples}
         waiting = {n: self._why.get(p.node, "") for n, p in here.items() if n not in known}
         return known, waiting
 
     def close(self) -> None:
         self._asking.close()
+
+    def _is_unfit(self, place: Place) -> bool:
+        """Whether a site has said at this place, not long ago, that it cannot take part."""
+        where, since = self._unfit.get(place.node, (None, 0.0))
+        return where == place and time.monotonic() - since < ASK_AGAIN
 
     def _learn(self, node: int, reply: Message | Error) -> str:
         """Take down what a node says; what is wrong with it, if something is."""

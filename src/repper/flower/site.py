@@ -152,10 +152,16 @@ class Site:
             now["classes"] = sorted(set(classes))
         for name, value in now.items():
             if known.get(name, value) != value:
-                what = name.replace("_", "-")
+                flag = f"--{name.replace('_', '-')}"
+                log.error(
+                    "a server asks this site to take part with %s. From its answers to both, the "
+                    "server could find out classes of this site and how many images they have. If "
+                    "that is all right with you, remove %s; no restart is needed",
+                    _change(flag, known[name], value), path,
+                )  # fmt: skip
                 raise TellableError(
-                    f"it was asked with another --{what} before, and from its answers to both its "
-                    f"classes could be found out: to allow it, remove {AGREED} from the site's home"
+                    f"it was asked with another {flag} before: whoever runs the site can allow the "
+                    f"change, its own log says how"
                 )
         if not now.keys() <= known.keys():
             write_json(path, known | now)
@@ -324,6 +330,20 @@ class Alone(Clientele):
 
     def check(self, folder: Path) -> None:
         pass
+
+
+def _change(flag: str, before: Any, now: Any) -> str:
+    """How a setting differs from the one that a site has agreed on."""
+    if not isinstance(now, list):
+        return f"{flag} {now}, before it was {before}"
+    found = [("with", {*now} - {*before}), ("without", {*before} - {*now})]
+    parts = [f"{how} {_some(sorted(names))}" for how, names in found if names]
+    return f"{flag} {' and '.join(parts)}, other than before"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*map(json.dumps, names[:most]), *more])
 
 
 def _in_colour(split: Split) -> Split:

@@ -20,9 +20,9 @@ from repper.flower.programs import program
 FOLDER = "warm"
 CLIENT_APP, SERVER_APP = "flwr-clientapp", "flwr-serverapp"
 """What Flower calls the programs that it starts for messages."""
-IDLE = 600
-"""Seconds after which a site without a message gives the memory of its warm process back. Starting
-it again takes 1 % of that time."""
+IDLE = 60
+"""Seconds after which a site without a message gives the memory of its warm process back. To start
+it again takes some 5 seconds, which is little after a minute without work."""
 
 
 def can_be_warm() -> bool:
