@@ -17,7 +17,7 @@ from repper.config_file import read_config, write_config
 from repper.documents import check_kinds, read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same
+from repper.files import check_one_of, check_same, clear_leftovers
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -61,6 +61,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise RepperError(
                 f"another process is running in {folder}: wait for it, or use another --out"
             ) from error
+        clear_leftovers(folder)
         yield
 
 
