@@ -88,7 +88,7 @@ def repper(*arguments: object) -> str:
 
 def wait_for(server: Server, sites: int) -> None:
     """Wait until all sites are connected, and if there are none, until the server answers."""
-    for _ in range(120):
+    for _ in range(600):
         try:
             here = [site for site in server.sites(lambda text: None) if site.status == "online"]
         except RepperError:

@@ -23,6 +23,7 @@ from repper.errors import RepperError, needs, unknown
 from repper.partition import Partition, split
 
 if TYPE_CHECKING:
+    from repper.checks import Check
     from repper.methods import Method
     from repper.personal import PersonalClassifier
     from repper.runs.comparison import Comparison
@@ -45,6 +46,7 @@ __all__ = [
     "open_run",
     "run",
     "split",
+    "verify",
 ]
 
 
@@ -158,6 +160,16 @@ def open_comparison(folder: Path | str) -> Comparison:
     with needs("train", "reading a comparison"):
         from repper.runs.comparison import Comparison
     return Comparison.open(Path(folder))
+
+
+def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
+    """What `repper verify` finds in a run folder, comparison, model folder or exported file.
+
+    `data` are the images of a run that was given them as a value.
+    """
+    from repper.checks import verify as checks_of
+
+    return list(checks_of(Path(folder), data))
 
 
 def __getattr__(name: str) -> Any:

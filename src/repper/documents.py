@@ -6,6 +6,7 @@ Nothing else in repper parses a JSON or TOML file of a folder.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,8 @@ IN_TOML = Place(b"# seal: sha256:", (b"# seal:", b"sha256:"))
 MOST_BYTES = 2**28
 """The largest file that is read: a manifest of ten million images has a third of it."""
 RESTORE = "restore it"
+DIGESTS = "digests"
+"""The key of the digests of other files in a JSON object."""
 Kind = TypeVar("Kind")
 
 
@@ -41,6 +44,31 @@ def write_json(
     """Write a JSON object with a seal, whole or not at all; letters beyond ASCII are `escaped`."""
     text = json.dumps({**content, SEAL: BLANK_SEAL}, indent=indent, ensure_ascii=escaped)
     write_atomically(path, IN_JSON.filled(f"{text}\n".encode()))
+
+
+def write_covered(path: Path, content: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Write texts, by their names, and then a JSON object beside them that has their digests."""
+    for name, text in texts.items():
+        write_atomically(path.with_name(name), text)
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    write_json(path, {**content, DIGESTS: digests})
+
+
+def check_covered(path: Path) -> int:
+    """Refuse files that are not those which `write_covered` has written; returns their number."""
+    found = read_json(path)
+    check_kinds(path, found, {DIGESTS: dict[str, str]})
+    for name, digest in found.get(DIGESTS, {}).items():
+        try:
+            content = (path.parent / name).read_bytes()
+        except OSError as error:
+            raise RepperError(f"cannot read {path.parent / name}: {error.strerror}") from error
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise RepperError(
+                f"{path.parent / name} is damaged, or was changed: it does not match its digest in "
+                f"{path.name}; resume the command that wrote it"
+            )
+    return len(found.get(DIGESTS, {}))
 
 
 def read_json(path: Path, remedy: str = RESTORE) -> Any:

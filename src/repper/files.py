@@ -12,6 +12,9 @@ from pathlib import Path
 
 from repper.errors import RepperError
 
+LEFTOVER = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
+"""The name of a file that is not complete: see `write_atomically`."""
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Replace a file by new content: a reader, or a crash, sees the old or the new one."""
@@ -39,6 +42,33 @@ def _sync(folder: Path) -> None:
                 os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed have left of files, in a folder and those within it.
+
+    Of processes that are still there, nothing: they may be writing.
+    """
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            if (left := LEFTOVER.fullmatch(name)) and not is_alive(int(left["process"])):
+                with suppress(OSError):
+                    Path(inner, name).unlink()
+
+
+def is_alive(process: int) -> bool:
+    """Whether another process of this number may still be at work."""
+    if process == os.getpid():
+        return False
+    if os.name == "nt":  # there, the signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager

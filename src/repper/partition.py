@@ -101,6 +101,15 @@ def hold_out(partition: Partition, share: float, seed: int) -> Partition:
 
 def read_partition(path: Path, data: Dataset) -> Partition:
     """Read a manifest; one that is damaged or was made for other data is refused."""
+    partition, made_for = read_rows(path)
+    if made_for != data.digest:
+        raise RepperError(f"{path} was made for other data than this {data.name!r}")
+    partition.check(data)
+    return partition
+
+
+def read_rows(path: Path) -> tuple[Partition, str]:
+    """The rows of a manifest, and the digest of the data that they are of."""
     manifest = read_json(path)
     try:
         train, test = (
@@ -121,10 +130,7 @@ def read_partition(path: Path, data: Dataset) -> Partition:
         )
     if found != expected:
         raise RepperError(f"{path} is damaged: its rows do not match its hash")
-    if made_for != data.digest:
-        raise RepperError(f"{path} was made for other data than this {data.name!r}")
-    partition.check(data)
-    return partition
+    return partition, str(made_for)
 
 
 def by_folders(name: str) -> bool:

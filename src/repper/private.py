@@ -118,6 +118,11 @@ class PrivateStore:
         """
         shutil.copytree(self.folder, folder, copy_function=_link, dirs_exist_ok=True)
 
+    def files(self) -> Iterator[tuple[int, int]]:
+        """The client and round of every file."""
+        for client in sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdecimal()):
+            yield from ((client, number) for number in sorted(self._rounds(client)))
+
     def check(self, client: int, number: int) -> None:
         """Refuse a file of a client that is damaged, or not of this client, round and run."""
         self._read(self.path(client, number), client=client, round=number)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from repper import __version__
-from repper.cli import edge, export, federation, paper, runs
+from repper.cli import edge, export, federation, paper, runs, verify
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.cli.show import tell, tell_traceback
 from repper.errors import RepperError, failure_of_machine, nearest, unknown
@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   repper export my-run --out my-model
   repper personalize --encoder encoder.onnx --images my-photos --out my-model
   repper predict my-model photo.jpg
+  repper verify my-run
 """
 
 
@@ -116,6 +117,6 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         built[name].add_argument("--debug", action="store_true", help="show tracebacks")
         return built[name]
 
-    for family in (runs, export, edge, paper, federation):
+    for family in (runs, export, edge, paper, verify, federation):
         family.add_commands(add)
     return parser, built

@@ -101,6 +101,8 @@ class ModelNotes:
     photos: PhotosNotes | None = None
     scores: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
+    """Digests of the run that an encoder was exported from: settings, partition, data, code."""
     licence: str = LICENCE
 
     def as_dict(self) -> dict[str, Any]:

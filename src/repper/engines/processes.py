@@ -8,11 +8,16 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import forkserver
+from contextlib import contextmanager, suppress
+from functools import cache
+from multiprocessing import forkserver, util
 from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
 
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
@@ -24,6 +29,12 @@ back to the system at once and fetch fresh pages for the next, which took a fift
 of `small` at batches of 256."""
 
 
+SOCKETS, LOCK = "repper-sockets-", "lock"
+"""What the folders of sockets are called, and the file in them that is locked."""
+YOUNG = 60
+"""Seconds in which such a folder may not be locked yet."""
+
+
 def start_method() -> SpawnContext | ForkServerContext:
     """How workers start: on Linux as copies of a process that has loaded everything once.
 
@@ -32,11 +43,39 @@ def start_method() -> SpawnContext | ForkServerContext:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
+    _keep_sockets_apart()
     # The last is what an optimizer would load at its first step.
     context.set_forkserver_preload(
         ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
     )
     return context
+
+
+@cache
+def _keep_sockets_apart() -> None:
+    """Have this process's sockets in a folder that is locked for as long as it lives.
+
+    Python would leave them behind if it was killed. So do we, but the next process sees by the lock
+    that they are dead, and removes them.
+    """
+    import fcntl  # absent on Windows, which does not come here
+
+    root = Path(tempfile.gettempdir())
+    for folder in root.glob(f"{SOCKETS}*"):
+        with suppress(OSError), (folder / LOCK).open() as lock:
+            if time.time() - folder.stat().st_mtime > YOUNG:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+    before, own = tempfile.tempdir, tempfile.mkdtemp(prefix=SOCKETS)
+    kept = os.open(Path(own) / LOCK, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(kept, fcntl.LOCK_EX)
+    try:
+        tempfile.tempdir = own
+        util.get_temp_dir()  # Python asks once, and remembers
+    finally:
+        tempfile.tempdir = before
+    # After Python has removed its own folder in it, at -100.
+    util.Finalize(None, shutil.rmtree, args=(own, True), exitpriority=-101)
 
 
 def warm_up(engine: str) -> None:

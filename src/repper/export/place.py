@@ -18,6 +18,7 @@ from repper.documents import read_json
 from repper.edge.model_folder import FILES, FORMAT, MODEL
 from repper.edge.onnx_file import is_ours
 from repper.errors import RepperError
+from repper.files import is_alive
 
 HUB_FILES = ("README.md", "config.json", "onnx", "preprocessor_config.json")
 HUB_MODELS = ("model.onnx", "model_quantized.onnx")
@@ -117,28 +118,13 @@ def _clear(target: Path) -> None:
     left = re.compile(rf"\.{name}\.(?P<process>\d+)\.(?P<kind>tmp|old)")
     for path in sorted(parent.iterdir()):
         match = left.fullmatch(path.name)
-        if match is None or _is_alive(int(match["process"])):
+        if match is None or is_alive(int(match["process"])):
             continue
         if match["kind"] == "old" and not target.exists():
             with suppress(OSError):  # where nothing can be written, the check that follows says so
                 path.rename(target)
         else:
             _remove(path)
-
-
-def _is_alive(process: int) -> bool:
-    """Whether another export may still be writing."""
-    if process == os.getpid():
-        return False
-    if os.name == "nt":  # there, the signal 0 would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _remove(path: Path) -> None:

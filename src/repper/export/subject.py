@@ -22,7 +22,7 @@ from repper.partition import Partition, hold_out, read_partition
 from repper.personalize import Features, FitHead, Learner, personalize
 from repper.runs.build import build_personalizers, load_data
 from repper.runs.run import Run
-from repper.runs.run_folder import HEADS, PARTITION, shift_seed
+from repper.runs.run_folder import HEADS, PARTITION, read_environment, shift_seed
 from repper.seeds import Purpose, torch_seed
 from repper.shift import shifted
 
@@ -49,6 +49,13 @@ class Subject:
     @property
     def digest(self) -> str:
         return digest(self.params)
+
+    @property
+    def made_from(self) -> dict[str, str]:
+        """Digests of what the run was made from: its settings, partition, data and code."""
+        found = read_environment(self.run.folder) if self.run else {}
+        code = {"code": found["code"]} if "code" in found else {}
+        return {**found.get("digests", {}), **code}
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,7 @@ def _write_folder(
         head=None if head is None else HeadNotes(head.kind, head.digest()),
         scores=scores,
         versions={name: metadata.version(name) for name in PACKAGES},
+        made_from=subject.made_from,
     )  # fmt: skip
     notes.write(folder)
     written = read_model(folder)

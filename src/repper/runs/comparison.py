@@ -11,10 +11,9 @@ import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to load
 
 from repper.config import Config
-from repper.documents import read_json, write_json
+from repper.documents import build, check_kinds, read_json, write_covered
 from repper.errors import RepperError
 from repper.evaluate import mean_of
-from repper.files import write_atomically
 from repper.runs.build import build_stages
 from repper.runs.row import Row
 from repper.runs.run import Run
@@ -23,6 +22,10 @@ from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
 TABLE = "table"
 OVER_ROUNDS = "rounds.csv"
 CONFIDENCE = 0.95
+TABLE_KINDS = {
+    "asked_rows": list[str], "seeds": list[int], "reference": str, "asked_seeds": int,
+    "comparison": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,17 @@ class Comparison:
     @classmethod
     def open(cls, folder: Path) -> Comparison:
         """Read a comparison, or what there is of it."""
-        found = read_json(folder / f"{TABLE}.json")
+        path = folder / f"{TABLE}.json"
+        found = read_json(path, "resume the comparison to have it written again")
         try:
-            lines = tuple(Line(**line) for line in found["rows"])
+            lines = tuple(build(Line, line, path) for line in found["rows"])
+            check_kinds(path, found, TABLE_KINDS)
             rows, seeds = tuple(found["asked_rows"]), tuple(found["seeds"])
             if not (lines and seeds):
                 raise KeyError("rows")
             return cls(folder, found["reference"], seeds, lines, rows, found["asked_seeds"])
         except (KeyError, TypeError) as error:
-            raise RepperError(f"{folder / TABLE}.json is not the table of a comparison") from error
+            raise RepperError(f"{path} is not the table of a comparison") from error
 
     def ranks(self) -> dict[str, int]:
         """The best row (1) and the second (2) by accuracy; rows of equal accuracy share a rank."""
@@ -144,11 +149,9 @@ class Comparison:
 
     def write(self) -> None:
         """Write the table as JSON, CSV and Markdown into the comparison's folder."""
-        write_json(self.folder / f"{TABLE}.json", self.as_dict())
         rows = [asdict(line) for line in self.lines]
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-        write_atomically(self.folder / f"{TABLE}.csv", csv_text(lines))
-        write_atomically(self.folder / f"{TABLE}.md", self.markdown())
+        texts = {f"{TABLE}.csv": csv_text(lines), f"{TABLE}.md": self.markdown()}
         on_the_way = [
             [number, row, seed, accuracy]
             for row, runs in self.runs().items()
@@ -157,7 +160,8 @@ class Comparison:
         ]
         if on_the_way:
             heading = ["round", "row", "seed", "accuracy"]
-            write_atomically(self.folder / OVER_ROUNDS, csv_text([heading, *on_the_way]))
+            texts[OVER_ROUNDS] = csv_text([heading, *on_the_way])
+        write_covered(self.folder / f"{TABLE}.json", self.as_dict(), texts)
 
     def cells_over_rounds(self) -> Cells:
         """Accuracy after rounds, where runs measured it on the way, and the reference's lead."""

@@ -126,12 +126,16 @@ def _served(params: Params) -> Served:
     return Served({n: t for n, t in params.items() if not n.startswith(beside)}, state, given)
 
 
-def read_trained(folder: Path) -> Params:
-    """The parameters of the network after the last round."""
+def read_served(folder: Path) -> tuple[int, Served]:
+    """The last round, and what the server has after it."""
     params, notes = read_params(folder / CHECKPOINT)
     check_ties(folder / CHECKPOINT, notes, run=name_of(folder))
-    served = _served(params)
-    return select(served.received, is_weight)
+    return int(notes["round"]), _served(params)
+
+
+def read_trained(folder: Path) -> Params:
+    """The parameters of the network after the last round."""
+    return select(read_served(folder)[1].received, is_weight)
 
 
 def read_chosen(folder: Path, number: int) -> Params:

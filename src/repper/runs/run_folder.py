@@ -18,7 +18,7 @@ from repper.documents import check_kinds, read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.encoders.published import is_published
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same
+from repper.files import check_one_of, check_same, clear_leftovers
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -65,6 +65,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise RepperError(
                 f"another process is running in {folder}: wait for it, or use another --out"
             ) from error
+        clear_leftovers(folder)
         yield
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from repper.config import CHANGES_NOTHING, OPTIONS, Config
 from repper.datasets.dataset import Dataset
-from repper.documents import read_json, write_json
+from repper.documents import read_json, write_covered
 from repper.errors import RepperError, unknown
-from repper.files import check_one_of, write_atomically
+from repper.files import check_one_of
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
 from repper.runs.compare import PER_CELL, SETTINGS, Compared, check_kept, compare
@@ -80,9 +80,8 @@ class Sweep:
         }
 
     def write(self) -> None:
-        write_json(self.folder / f"{SWEEP}.json", self.as_dict())
-        write_atomically(self.folder / f"{SWEEP}.md", self.markdown())
-        write_atomically(self.folder / f"{SWEEP}.csv", csv_text(self.cells()))
+        texts = {f"{SWEEP}.md": self.markdown(), f"{SWEEP}.csv": csv_text(self.cells())}
+        write_covered(self.folder / f"{SWEEP}.json", self.as_dict(), texts)
 
 
 @dataclass(frozen=True)
