@@ -11,7 +11,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from leaking import counts, inversion, membership
-from leaking.victim import ClipAndNoise, difference, fleet, norm
+from leaking.victim import ClipAndNoise, difference, fleet, length
 
 import repper
 from repper.datasets.dataset import Split
@@ -48,14 +48,14 @@ def attacked(digits, method, sending=()):
 
 
 def test_a_digit_is_read_from_the_gradient_of_a_linear_model(digits):
-    found, likeness, others, *_ = attacked(digits, "scaffold")
-    assert found == 1
+    rank, _, likeness, others, *_ = attacked(digits, "scaffold")
+    assert rank == 1
     assert likeness > 0.97 > 0.95 > others
 
 
 def test_noise_of_the_size_of_the_update_hides_the_digit(digits):
-    found, likeness, *_ = attacked(digits, "scaffold", sending=(ClipAndNoise(1.0, 1.0),))
-    assert found == 0
+    rank, _, likeness, *_ = attacked(digits, "scaffold", sending=(ClipAndNoise(1.0, 1.0),))
+    assert rank > 1
     assert likeness < 0.6
 
 
@@ -108,7 +108,7 @@ def test_members_are_told_from_strangers_only_where_an_encoder_has_overfitted(di
             membership.signs(one.work, params, Split(data.train.images[r], labels[r]), known, seed)
             for r in (parts[seed], parts[2], parts[3])
         ])  # fmt: skip
-    (member, stranger, other), target = sides
+    (member, stranger, _), target = sides
     assert membership.attack((member, stranger), (target[0], target[1]))[0] > 0.9
     assert 0.3 < membership.attack((member, stranger), (target[2], target[1]))[0] < 0.7
 
@@ -117,7 +117,7 @@ def test_an_update_is_shortened_and_noised_as_much_as_was_asked():
     received = {"head.weight": torch.ones(200, 200), "a.running_var": torch.zeros(10)}
     params = {"head.weight": torch.full((200, 200), 2.0), "a.running_var": torch.zeros(10)}
     clipped = difference(ClipAndNoise(5.0, 0.0)(params, received, 1), received)
-    assert norm(clipped) == pytest.approx(5.0, rel=1e-4)
+    assert length(clipped) == pytest.approx(5.0, rel=1e-4)
     noised = ClipAndNoise(5.0, 2.0)(params, received, 1)
     spread = (noised["head.weight"] - received["head.weight"]).std()
     assert float(spread) == pytest.approx(10.0, rel=0.02)

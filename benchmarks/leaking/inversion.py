@@ -7,14 +7,13 @@ weights it has sent, how many images there are, and is given their labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from repper.engines.trainer import set_moving
 from repper.engines.work import Work
@@ -22,11 +21,17 @@ from repper.methods.method import Outputs, Seen, phases_of
 from repper.names import is_statistic, is_weight, part_of
 from repper.params import Params, load_params, select
 
-RATE = 0.1
+RATE = 0.05
 MOMENTUM = 0.1
 """Of batch norm's running statistics in PyTorch."""
-VARIATION, STATISTICS = 0.02, 0.1
+VARIATION, STATISTICS = 0.2, 1.0
 """Weights of total variation and of statistics beside the cosine, which is 0 to 2."""
+MATCH = 1.0
+
+FLOOR, TINY = 1e-2, 1e-8
+
+Moments = dict[str, tuple[Tensor, Tensor]]
+"""Mean and variance of what comes to a normalization layer, by its name."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Evidence:
 
     direction: Params
     signs: bool
-    moments: dict[str, tuple[Tensor, Tensor]]
+    moments: Moments
 
 
 def evidence(received: Params, sent: Params, steps: int) -> Evidence:
@@ -76,7 +81,7 @@ def invert(
     target = [found.direction[name] for name in names]
     truth = torch.tensor(labels).repeat(max(1, phase.views))
     counts = torch.bincount(torch.tensor(labels), minlength=len(work.classes)).float()
-    looked: dict[str, tuple[Tensor, Tensor]] = {}
+    looked: Moments = {}
     for name, module in network.named_modules():
         if isinstance(module, nn.BatchNorm2d):
             module.register_forward_pre_hook(_watch(looked, name))
@@ -87,17 +92,15 @@ def invert(
     descent = torch.optim.Adam([images], RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(descent, tries)
     own = {n: 0 * t for n, t in received.items()}
-    for _ in range(tries):
-        descent.zero_grad()
+    for step in range(tries):
         r = network.encoder(images.repeat(max(1, phase.views), 1, 1, 1))
         seen = Seen(Outputs(network.of_features(r)), truth, moving, received, own, counts)
         loss = phase.loss(seen)
-        gradients = torch.autograd.grad(
-            loss, [moving[n] for n in names], create_graph=True, allow_unused=True
-        )
         value = VARIATION * _variation(images)
-        if target:
-            value = value + _unlike(gradients, target, found.signs)
+        # Gradients of noise lead nowhere: statistics, where there are any, show the way to them.
+        if target and (step >= tries // 2 or not found.moments):
+            gradients = torch.autograd.grad(loss, [moving[n] for n in names], create_graph=True)
+            value = value + MATCH * _unlike(gradients, target, found.signs)
         if found.moments:
             value = value + STATISTICS * _far(looked, found.moments)
         [images.grad] = torch.autograd.grad(value, [images])
@@ -108,55 +111,36 @@ def invert(
     return images.detach().numpy()
 
 
-def _watch(looked, name):
-    def look(module, inputs):
-        [x] = inputs
-        looked[name] = x.mean((0, 2, 3)), x.var((0, 2, 3))
+def _watch(looked: Moments, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        looked[name] = inputs[0].mean((0, 2, 3)), inputs[0].var((0, 2, 3))
 
     return look
 
 
-def _unlike(gradients, target, signs):
-    """One minus the cosine of gradients, layer by layer where only signs are known."""
+def _unlike(gradients: Sequence[Tensor], target: Sequence[Tensor], signs: bool) -> Tensor:
+    """One minus the cosine of what an update would be and what it was."""
     if signs:
-        cosines = [
-            functional.cosine_similarity(_sign(g).flatten(), _clip(t).flatten(), 0)
-            for g, t in zip(gradients, target, strict=True)
-            if g is not None
-        ]
-        sizes = torch.tensor(
-            [float(t.numel()) for g, t in zip(gradients, target) if g is not None]
-        ).sqrt()
-        return 1 - (torch.stack(cosines) * sizes).sum() / sizes.sum()
-    dot = sum((g * t).sum() for g, t in zip(gradients, target, strict=True))
-    ours = sum(g.square().sum() for g in gradients)
-    theirs = sum(t.square().sum() for t in target)
-    return 1 - dot / (ours * theirs).sqrt().clamp(min=1e-20)
+        # Adam's first step, made smooth: as a step itself it has no slope to go down.
+        gradients = [torch.tanh(g / (g.detach().abs().mean() + TINY)) for g in gradients]
+    ours, theirs = (torch.cat([g.flatten() for g in part]) for part in (gradients, target))
+    return 1 - (ours @ theirs) / (ours.norm() * theirs.norm()).clamp(min=TINY)
 
 
-def _sign(g):
-    return torch.tanh(g / (g.detach().abs().mean() + 1e-20))
-
-
-def _clip(t):
-    return t / (t.abs().max() + 1e-20)
-
-
-def _far(looked, moments):
+def _far(looked: Moments, moments: Moments) -> Tensor:
+    """How far the statistics of guessed images are from those that were sent, by their spread."""
     parts = []
     for name, (mean, variance) in moments.items():
         ours, spread = looked[name]
-        parts.append(((ours - mean).square() / (variance + 1e-5)).mean())
-        parts.append(
-            ((spread + 1e-5).sqrt() - (variance + 1e-5).sqrt()).square().div(variance + 1e-5).mean()
-        )
+        floor = variance + FLOOR
+        parts.append(((ours - mean).square() / floor).mean())
+        parts.append((((spread + FLOOR).sqrt() - floor.sqrt()).square() / floor).mean())
     return torch.stack(parts).mean()
 
 
-def _variation(images):
-    return (images[..., 1:, :] - images[..., :-1, :]).abs().mean() + (
-        images[..., 1:] - images[..., :-1]
-    ).abs().mean()
+def _variation(images: Tensor) -> Tensor:
+    down, right = images.diff(dim=2), images.diff(dim=3)
+    return down.abs().mean() + right.abs().mean()
 
 
 def likeness(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -175,16 +159,18 @@ def nearness(
 ) -> tuple[float, ...]:
     """How well a guess shows the true images, beside others that nobody trained on.
 
-    The share of true images that are nearer to the guess than all others are; the mean likeness of
-    true images and of others to what is nearest in the guess; the same in dB (PSNR).
+    The mean place of a true image among it and the others, by how near it is to what is nearest in
+    the guess (1 is the best); the share of true images in first place; that likeness, of true
+    images and of others; the same in dB (PSNR).
     """
     own, other = likeness(guess, true), likeness(guess, others)
-    found = float((own.max(0) > other.max()).mean())
+    places = 1 + (other.max(0)[:, None] >= own.max(0)).sum(0)
     best = [
         float(_psnr(guess[alike.argmax(0)], part).mean())
         for alike, part in ((own, true), (other, others))
     ]
-    return found, float(own.max(0).mean()), float(other.max(0).mean()), *best
+    first = float((places == 1).mean())
+    return float(places.mean()), first, float(own.max(0).mean()), float(other.max(0).mean()), *best
 
 
 def _psnr(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -31,6 +31,9 @@ from repper.transforms import Transform
 SECRET = 0x5EC4E7
 """Of a client alone. Noise from the run's seed, which every server knows, could be subtracted."""
 
+WIDTH = 0.5
+"""Of encoders, for the time that attacks take."""
+
 
 @final
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class ClipAndNoise(Transform):
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
         change = {name: value - received[name] for name, value in params.items()}
-        scale = min(1.0, self.clip / max(norm(change), 1e-12))
+        scale = min(1.0, self.clip / max(length(change), 1e-12))
         random = torch.Generator().manual_seed(seed ^ SECRET)
         sent = {
             name: received[name]
@@ -56,7 +59,7 @@ class ClipAndNoise(Transform):
         return {n: t.clamp(min=0) if is_variance(n) else t for n, t in sent.items()}
 
 
-def norm(change: Params) -> float:
+def length(change: Params) -> float:
     return float(torch.stack([value.square().sum() for value in change.values()]).sum().sqrt())
 
 
@@ -110,7 +113,7 @@ def fleet(
     rounds: int = 1,
     sending: tuple[Transform, ...] = (),
     encoder: str = "small",
-    width: float = 0.5,
+    norm: str = "batch",
     common: bool = False,
 ) -> Fleet:
     """Clients that hold these rows of the training images; every one takes part in every round."""
@@ -120,7 +123,7 @@ def fleet(
     nobody = np.zeros(0, np.int64)
     work = Work(
         stages=stages,
-        spec=EncoderSpec(encoder, data.channels, data.size, width),
+        spec=EncoderSpec(encoder, data.channels, data.size, WIDTH, norm),
         partition=Partition(tuple(rows), (nobody,) * len(rows)),
         personalizers=Personalizers(FitHead(HEADS["linear"])),
         classes=data.classes,
