@@ -1,0 +1,1 @@
+"""Attacks that try to read training data out of what travels: `benchmarks/leaks.py`."""
