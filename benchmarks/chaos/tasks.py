@@ -319,7 +319,7 @@ def write_data(root: Path) -> None:
     batches.mkdir(parents=True)
     for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
         pixels = random.integers(0, 256, (20, 3072), np.uint8)
-        content = pickle.dumps({"data": pixels, "labels": [n % 10 for n in range(20)]}, protocol=2)
+        content = pickle.dumps({"data": pixels, "labels": [n % 10 for n in range(20)]}, protocol=3)
         (batches / name).write_bytes(content)
     (root / "archive").mkdir()
     with tarfile.open(root / "archive" / "cifar-10-python.tar.gz", "w:gz") as tar:
