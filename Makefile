@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer with personal heads and with a common one, and the paper's six rows of baselines.
 DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test test-federation test-hosts test-edge lint bench docs page page-check clean
+.PHONY: setup demo test test-federation test-hosts test-edge chaos lint bench docs page page-check clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -38,6 +38,10 @@ test-hosts: setup
 # Exported encoders, classifiers on devices, and their page in a browser.
 test-edge: setup
 	$(BIN)/pytest tests/edge -n 2
+
+# Faults at random, for four minutes (CHAOS_MINUTES): kills, full disks, damaged files and more.
+chaos: setup
+	$(BIN)/python benchmarks/chaos
 
 # On a machine that has nothing else to do.
 bench: setup
