@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 import repper as api
-
 from repper.cli import show
 from repper.cli.progress import Display
 from repper.datasets import fashion

@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 KEEP_MEMORY = {
@@ -34,7 +35,13 @@ def start_method() -> SpawnContext | ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # The last is what an optimizer would load at its first step.
     context.set_forkserver_preload(
-        ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
+        [
+            "repper.engines.silent",
+            "repper.engines.pool",
+            "repper.heads.descent",
+            "repper.heads.solved",
+            "torch._dynamo",
+        ]
     )
     return context
 
@@ -43,7 +50,7 @@ def warm_up(engine: str) -> None:
     """Begin to load what a pool's workers need, beside what this process has to do first."""
     if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
         start_method()
-        with without_main_module(), keeping_memory():
+        with without_main_module(), keeping_memory(), without_interruptions():
             forkserver.ensure_running()
 
 
@@ -82,6 +89,21 @@ def keeping_memory() -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+@contextmanager
+def without_interruptions() -> Iterator[None]:
+    """Start processes with Ctrl-C blocked, until they can take it without a traceback."""
+    if sys.platform == "win32":
+        yield
+        return
+    # It would unblock the signal if it started later.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_with_parent() -> None:
