@@ -15,7 +15,7 @@ LAYERS = [
     "edge", "params", "privacy", "private", "batches", "losses", "datasets", "partition", "shift", "augment",
     "compiler", "encoders", "heads", "personal", "methods", "rules", "transforms", "personalize", "evaluate",
     "engines", "federate", "things", "config", "config_file", "runs", "export", "flower", "palette", "plots",
-    "embedding", "paper", "report", "checks", "__init__", "cli", "__main__",
+    "embedding", "paper", "report", "checks", "api", "__init__", "cli", "__main__",
 ]  # fmt: skip
 """Files and packages; each imports only from itself and from those above it."""
 

@@ -8,30 +8,24 @@
     print(run.accuracy["mean"], [score.accuracy for score in run.scores()])
     print(run.predict(7, data.test.images[:3]))
 
-Nothing here imports PyTorch before something is run or opened.
+Importing it takes no time: each name below is imported when it is asked for, and PyTorch when
+something is run or opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from repper.config import JOIN_SETTINGS, Config
-from repper.datasets import Dataset, Split, load
-from repper.errors import RepperError, needs, unknown
-from repper.partition import Partition, split
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
-    from repper.checks import Check
-    from repper.methods import Method
+    from typing import Any
+
+    from repper.api import compare, join, open_comparison, open_run, run, verify
+    from repper.config import Config
+    from repper.datasets import Dataset, Split, load
+    from repper.errors import RepperError
+    from repper.partition import Partition, split
     from repper.personal import PersonalClassifier
-    from repper.runs.comparison import Comparison
-    from repper.runs.execute import Event
-    from repper.runs.run import Run
 
 __version__ = "0.1.0"
-Last = TypeVar("Last")
 __all__ = [
     "Config",
     "Dataset",
@@ -48,153 +42,28 @@ __all__ = [
     "split",
     "verify",
 ]
-
-
-def run(
-    data: Dataset | str = "digits",
-    partition: Partition | str | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    watch: Callable[[Event], object] | None = None,
-    **settings: Any,
-) -> Run:
-    """Run both stages and return the run.
-
-    `partition` is one of `split`'s, or a name or a manifest as for `repper run`; `settings` are
-    those of `repper run`, with `_` for `-`; `watch` is called with every event. `method`, `server`,
-    `personalize` and `encoder` may also be values: `FedProx(mu=0.1)`, or a class of your own.
-    """
-    with needs("train", "training"):
-        from repper.runs.execute import Finished, execute
-    if isinstance(partition, str):
-        settings["partition"], partition = partition, None
-    config, images = _config(data, settings)
-    events = execute(config, images, partition, resume=resume, overwrite=overwrite)
-    return _last(events, watch, Finished).run
-
-
-def compare(
-    methods: str | Sequence[str | Method | tuple[str | Method, str]],
-    data: Dataset | str = "digits",
-    *,
-    seeds: int = 1,
-    resume: bool = False,
-    overwrite: bool = False,
-    reuse: Path | str | None = None,
-    tune: Path | str | Mapping[str, Any] | None = None,
-    watch: Callable[[Any], object] | None = None,
-    **settings: Any,
-) -> Comparison:
-    """Run rows such as `repper+linear` and `fedavg` under equal conditions; return the table.
-
-    A row may also be a method, `FedProx(mu=0.1)`, or a method and what its clients do last; it may
-    have settings of its own, `fedavg[lr=0.01]+finetune`. Trainings of equal settings that are
-    finished somewhere in the folder `reuse` are taken. `tune` is a file of settings to try, as for
-    `repper compare --tune`, or its tables as a dictionary.
-    """
-    with needs("train", "training"):
-        from repper.runs.compare import Compared, rows_of
-        from repper.runs.compare import compare as compare_rows
-        from repper.runs.tune import read_tuning
-    for setting in ("method", "personalize"):
-        if setting in settings:
-            raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
-    config, images = _config(data, settings)
-    folder = Path(reuse) if reuse is not None else None
-    tries = Path(tune) if isinstance(tune, str) else tune
-    events = compare_rows(
-        config, rows_of(methods), seeds, images, resume=resume, overwrite=overwrite, reuse=folder,
-        tuning=None if tries is None else read_tuning(tries),
-    )  # fmt: skip
-    return _last(events, watch, Compared).comparison
-
-
-def join(
-    run: Run | Path | str,
-    data: Dataset | str | None = None,
-    *,
-    same_clients: bool = False,
-    resume: bool = False,
-    overwrite: bool = False,
-    watch: Callable[[Event], object] | None = None,
-    **settings: Any,
-) -> Run:
-    """Let clients that a finished run has never seen fit heads on its encoder.
-
-    `settings` are those of `repper join`, with `_` for `-`, and `head_epochs` for its epochs.
-    """
-    with needs("train", "training"):
-        from repper.runs.execute import Finished
-        from repper.runs.newcomers import join as join_run
-    found = open_run(run) if isinstance(run, str | Path) else run
-    for setting in settings:
-        if setting not in JOIN_SETTINGS:
-            raise unknown("setting", setting, JOIN_SETTINGS)
-    if data is not None:
-        settings["data"] = data if isinstance(data, str) else data.name
-    if settings.get("out") is not None:
-        settings["out"] = str(settings["out"])
-    events = join_run(
-        found,
-        settings,
-        None if data is None or isinstance(data, str) else data,
-        same_clients=same_clients,
-        resume=resume,
-        overwrite=overwrite,
-    )
-    return _last(events, watch, Finished).run
-
-
-def open_run(folder: Path | str) -> Run:
-    """A run folder that exists."""
-    with needs("train", "reading a run"):
-        from repper.runs.run import Run
-    found = Run(Path(folder))
-    _ = found.config
-    return found
-
-
-def open_comparison(folder: Path | str) -> Comparison:
-    """A comparison that is finished."""
-    with needs("train", "reading a comparison"):
-        from repper.runs.comparison import Comparison
-    return Comparison.open(Path(folder))
-
-
-def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
-    """What `repper verify` finds in a run folder, comparison, model folder or exported file.
-
-    `data` are the images of a run that was given them as a value.
-    """
-    from repper.checks import verify as checks_of
-
-    return list(checks_of(Path(folder), data))
+PLACES = {
+    "Config": "config",
+    "Dataset": "datasets",
+    "Partition": "partition",
+    "PersonalClassifier": "personal",
+    "RepperError": "errors",
+    "Split": "datasets",
+    "load": "datasets",
+    "split": "partition",
+}
+"""The modules of names that are not in `repper.api`."""
 
 
 def __getattr__(name: str) -> Any:
-    """`PersonalClassifier` is imported when it is asked for: it needs scikit-learn."""
-    if name != "PersonalClassifier":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from repper import personal
+    from importlib import import_module
 
-    return personal.PersonalClassifier
-
-
-def _last(
-    events: Iterable[object], watch: Callable[[Any], object] | None, kind: type[Last]
-) -> Last:
-    """Let all happen, watched; what happened last."""
-    for event in events:
-        if watch is not None:
-            watch(event)
-    assert isinstance(event, kind)
-    return event
+    found = getattr(import_module(f"repper.{PLACES.get(name, 'api')}"), name)
+    globals()[name] = found
+    return found
 
 
-def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
-    """The settings as a value, and the images if they were given as such."""
-    if settings.get("out") is not None:
-        settings["out"] = str(settings["out"])
-    name, images = (data, None) if isinstance(data, str) else (data.name, data)
-    return Config(data=name, **settings), images
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

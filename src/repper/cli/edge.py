@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import AddCommand, client_number, count, path
+from repper.cli.interrupt import Loading
 from repper.cli.show import console, say, tell
 from repper.errors import RepperError, needs, unknown
 from repper.files import write_atomically
@@ -75,7 +76,7 @@ def _add_personalize(add: AddCommand) -> None:
 
 
 def _make(options: argparse.Namespace) -> int:
-    with needs(EDGE, "repper personalize"):
+    with Loading(), needs(EDGE, "repper personalize"):
         from repper.personal.personalize import personalize
     if options.head not in DEVICE_HEADS:
         raise unknown("head", options.head, DEVICE_HEADS)
@@ -174,7 +175,7 @@ def _add_change(add: AddCommand) -> None:
 
 
 def _more(options: argparse.Namespace) -> int:
-    with needs(EDGE, "repper add"):
+    with Loading(), needs(EDGE, "repper add"):
         from repper.personal.personalize import add
     done = add(options.model, options.images, skip_unreadable=options.skip_unreadable)
     _tell(done, options.json)
@@ -182,7 +183,7 @@ def _more(options: argparse.Namespace) -> int:
 
 
 def _less(options: argparse.Namespace) -> int:
-    with needs(EDGE, "repper remove"):
+    with Loading(), needs(EDGE, "repper remove"):
         from repper.personal.personalize import remove
     if not options.photos and not options.classes:
         raise RepperError("say what to remove: photos, or --class NAME")

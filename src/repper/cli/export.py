@@ -7,6 +7,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from repper.cli.arguments import AddCommand, client_number, count, path
+from repper.cli.interrupt import Loading
 from repper.cli.show import say
 from repper.errors import RepperError, needs
 
@@ -73,7 +74,7 @@ def _export(options: argparse.Namespace) -> int:
     given = [place.absolute() for place in places.values() if place is not None]
     if len({*given}) < len(given):
         raise RepperError("--out, --one-file and --hub must be different places")
-    with needs("export", "repper export"):
+    with Loading(), needs("export", "repper export"):
         # First of all: PyTorch imports some of them only when the exporter is at work.
         for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
             if importlib.util.find_spec(package) is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repper.cli.arguments import JSON, AddCommand, add_settings, path, settings
+from repper.cli.interrupt import Loading
 from repper.cli.show import say, tell
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, needs, unknown
@@ -97,7 +98,7 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    with needs("train,flower", "repper serve"):
+    with Loading(), needs("train,flower", "repper serve"):
         from repper.flower import warm
         from repper.flower.deployment import Server
     server = Server(options.home.absolute())
@@ -147,7 +148,7 @@ def _become(
 
 
 def _node(options: argparse.Namespace) -> int:
-    with needs("train,flower", "repper node"):
+    with Loading(), needs("train,flower", "repper node"):
         from repper.flower import warm
         from repper.flower.deployment import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
@@ -188,7 +189,7 @@ def _node(options: argparse.Namespace) -> int:
 
 
 def _federate(options: argparse.Namespace) -> int:
-    with needs("train,flower", "repper federate"):
+    with Loading(), needs("train,flower", "repper federate"):
         from repper.cli.idle import say_what_is_idle
         from repper.flower.deployment import Server
     server = Server(options.home.absolute())

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from repper.cli.arguments import REUSE, AddCommand, add_settings, count, flags, path
+from repper.cli.interrupt import Loading
 from repper.cli.show import say
 from repper.config import Config
 from repper.errors import RepperError, needs, unknown
@@ -57,7 +58,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     folder = options.folder or Path("runs") / f"{experiment.name}-{preset.name}"
     how = flags(options)
     Config(**how)
-    with needs("train", "repper reproduce"):
+    with Loading(), needs("train", "repper reproduce"):
         from repper.cli.progress import Display
         from repper.cli.results import print_estimates, print_reproduction
         from repper.paper.estimate import estimate
@@ -99,7 +100,7 @@ def _add_report(add: AddCommand) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    with needs("train", "repper report"):
+    with Loading(), needs("train", "repper report"):
         from repper.report import write_report
     write_report(options.folders, options.out, tsne=not options.no_tsne)
     say(f"Report: {options.out.resolve().as_uri()}")

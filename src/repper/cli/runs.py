@@ -19,6 +19,7 @@ from repper.cli.arguments import (
     path,
     settings,
 )
+from repper.cli.interrupt import Loading
 from repper.cli.show import say
 from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.engines.processes import warm_up
@@ -61,7 +62,7 @@ def _add_run(add: AddCommand) -> None:
 def _run(options: argparse.Namespace) -> int:
     given = settings(options)
     config = Config(**given)
-    with needs("train", "repper run"):
+    with Loading(), needs("train", "repper run"):
         warm_up(config.engine)
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
@@ -108,7 +109,7 @@ def _compare(options: argparse.Namespace) -> int:
             f"{options.config}: a comparison takes its methods from --methods, not from a file"
         )
     seeds = count(options.seeds, "seeds")
-    with needs("train", "repper compare"):
+    with Loading(), needs("train", "repper compare"):
         warm_up(config.engine)
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
@@ -163,7 +164,7 @@ def _join(options: argparse.Namespace) -> int:
         option = replace(OPTIONS["head_epochs"], name="epochs")
         given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
     Config(**given)  # a wrong value is an error before anything is loaded
-    with needs("train", "repper join"):
+    with Loading(), needs("train", "repper join"):
         from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_joined, print_results
@@ -213,7 +214,7 @@ def _partition(options: argparse.Namespace) -> int:
     if file.suffix.lower() == ".json":
         partition.save(file, data)
     else:
-        with needs("train", "drawing"):
+        with Loading(), needs("train", "drawing"):
             from repper.plots import bubbles
         mix = f", alpha {config.alpha:g}" if config.partition == "dirichlet" else ""
         bubbles(file, data, partition, f"{data.name}, {config.partition}{mix}")

@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict
 
 from repper.cli.arguments import AddCommand, path
+from repper.cli.show import say
 from repper.errors import RepperError
-from repper.files import plain
 
 
 def add_commands(add: AddCommand) -> None:
@@ -25,12 +25,12 @@ def _verify(options: argparse.Namespace) -> int:
 
     found = []
     for one in verify(options.folder):
-        print(plain(" ".join(str(one).split())), flush=True)
+        say(" ".join(str(one).split()))
         found.append(one)
     wrong = [one for one in found if one.status == WRONG]
     if options.json:
         checks = [asdict(one) for one in found]
-        print(json.dumps({"verified": str(options.folder), "ok": not wrong, "checks": checks}))
+        say(json.dumps({"verified": str(options.folder), "ok": not wrong, "checks": checks}))
     if wrong:
         raise RepperError(f"{len(wrong)} of {len(found)} checks of {options.folder} failed")
     return 0

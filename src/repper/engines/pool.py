@@ -18,7 +18,13 @@ from repper.datasets.dataset import Dataset
 from repper.engines.by_value import ByValue
 from repper.engines.client import groups
 from repper.engines.engine import Engine, Personal, Update
-from repper.engines.processes import cores, keeping_memory, start_method, without_main_module
+from repper.engines.processes import (
+    cores,
+    keeping_memory,
+    start_method,
+    without_interruptions,
+    without_main_module,
+)
 from repper.engines.shared_memory import SharedTensor
 from repper.engines.together import Stacking
 from repper.engines.work import Work
@@ -76,7 +82,7 @@ class PoolEngine(Engine):
                 name=f"repper worker {number}",
                 daemon=True,
             )
-            with without_main_module(), keeping_memory():
+            with without_main_module(), keeping_memory(), without_interruptions():
                 process.start()
             theirs.close()
             self._workers.append(_Worker(number, process, ours, sent))

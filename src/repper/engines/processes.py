@@ -9,13 +9,14 @@ import importlib.util
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
@@ -46,7 +47,13 @@ def start_method() -> SpawnContext | ForkServerContext:
     _keep_sockets_apart()
     # The last is what an optimizer would load at its first step.
     context.set_forkserver_preload(
-        ["repper.engines.pool", "repper.heads.descent", "repper.heads.solved", "torch._dynamo"]
+        [
+            "repper.engines.silent",
+            "repper.engines.pool",
+            "repper.heads.descent",
+            "repper.heads.solved",
+            "torch._dynamo",
+        ]
     )
     return context
 
@@ -82,7 +89,7 @@ def warm_up(engine: str) -> None:
     """Begin to load what a pool's workers need, beside what this process has to do first."""
     if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
         start_method()
-        with without_main_module(), keeping_memory():
+        with without_main_module(), keeping_memory(), without_interruptions():
             forkserver.ensure_running()
 
 
@@ -121,6 +128,21 @@ def keeping_memory() -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+@contextmanager
+def without_interruptions() -> Iterator[None]:
+    """Start processes with Ctrl-C blocked, until they can take it without a traceback."""
+    if sys.platform == "win32":
+        yield
+        return
+    # It would unblock the signal if it started later.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_with_parent() -> None:
