@@ -155,10 +155,10 @@ class Plan:
             return self.rule
         stage = self.work.stages[index]
         clients = cohort_size(len(stage.clients), stage.participation)
+        if privacy.at == SITE:
+            return NoisedMean(0.0, 0.0, clients, b"", self.rule)
         key = self.clientele.noise_key(self.folder, self.config.seed)
-        at_site = privacy.at == SITE
-        clip, noise = (0.0, 0.0) if at_site else (privacy.clip, privacy.noise)
-        return NoisedMean(clip, noise, clients, key, self.rule)
+        return NoisedMean(privacy.clip, privacy.noise, clients, key, self.rule)
 
     @property
     def counts(self) -> Mapping[int, int]:
