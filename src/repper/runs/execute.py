@@ -283,7 +283,7 @@ def _finish(
     if config.init and not number:
         origin = encoder_origin(Path(config.init))
     facts |= planned.clientele.facts(personal, read_rounds(folder))
-    if planned.privacy and planned.ledger:
+    if planned.rounds and planned.privacy and planned.ledger:
         spent = planned.ledger.spent
         facts["privacy"] = asdict(planned.privacy) | {
             "epsilon": spent if isfinite(spent) else None,

@@ -238,8 +238,9 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
         partition.check(data)
         config = describe_partition(config, partition)
     if config.is_hidden:
-        check_clients_hidden(config)
-        config = find_noise(config, asked_stages(config))
+        asked = asked_stages(config)
+        check_clients_hidden(config, asked)
+        config = find_noise(config, asked)
     check_clients(config)
     check_shift(data, config.shift)
     folder = Path(config.out or Path("runs") / config.name())
