@@ -335,6 +335,16 @@ def test_a_hidden_common_head_sends_nothing_but_its_weights():
     assert open_one.work.stages[-1].rounds == 5
 
 
+def test_newcomers_of_a_hidden_run_spend_nothing(tmp_path):
+    """There may be more of them than clients, for whom delta was chosen."""
+    run(tmp_path / "run", noise=1.0, rounds=1, delta=0.1)
+    joined = api.join(
+        tmp_path / "run", make_dataset(), clients=12, min_train=2, out=tmp_path / "joined"
+    )
+    assert "privacy" not in joined.result
+    assert not (tmp_path / "joined" / "privacy.jsonl").exists()
+
+
 def test_heads_of_one_training_have_one_ledger(tmp_path):
     rows = "repper+linear,repper+svm"
     given = {**HIDDEN, "noise": 1.0, "rounds": 2}

@@ -43,6 +43,20 @@ def test_the_simulation_is_the_serial_run(results):
     assert results("flower") == results("serial")
 
 
+@pytest.mark.parametrize("where", ["server", "site"])
+def test_the_simulation_hides_clients_by_the_same_noise(repper_process, where):
+    digests = []
+    for engine in ("serial", "flower"):
+        process = repper_process(
+            "run", "--clients", 4, "--rounds", 2, "--epochs", 1, "--width", 0.25, "--participation",
+            0.5, "--norm", "group", "--personalize", "common", "--common-rounds", 2, "--clip", 1,
+            "--noise", 1, "--delta", 0.1, "--noise-at", where, "--engine", engine, "--workers", 2,
+            "--json", "--out", engine, timeout=600,
+        )  # fmt: skip
+        digests.append(last_json(process)["encoder_digest"])
+    assert digests[0] == digests[1]
+
+
 @contextmanager
 def ray_node(log: Path, *arguments: str):
     """A node of a Ray cluster with one core, for as long as the block lasts."""

@@ -143,7 +143,7 @@ class Display:
             self._say(f"begins with {config.init}: {event.plan.begins}")
         elif config.init and not event.rounds:
             self._say(f"clients join {config.init}")
-        if privacy := event.plan.privacy:
+        if event.rounds and (privacy := event.plan.privacy):
             self._hidden(config, privacy)
         if event.finished_rounds:
             self._say(f"resuming after round {event.finished_rounds}")

@@ -306,8 +306,9 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
         )
     config = settled(replace(federation.config, device="cpu", knn=0, data=OF_SITES))
     if config.is_hidden:
-        check_clients_hidden(config)
-        config = find_noise(config, asked_stages(config))
+        asked = asked_stages(config)
+        check_clients_hidden(config, asked)
+        config = find_noise(config, asked)
     federation = replace(federation, config=config)
     _check(federation)
     replies = replies_of(grid)

@@ -69,9 +69,9 @@ def within_budget(config: Config, asked: tuple[Stage, ...]) -> tuple[Stage, ...]
     return (*asked[:-1], replace(asked[-1], rounds=last))
 
 
-def check_clients_hidden(config: Config) -> None:
+def check_clients_hidden(config: Config, asked: Sequence[Stage]) -> None:
     """Refuse what means nothing, or would tell what the noise is to hide."""
-    if config.delta is not None:
+    if config.delta is not None and any(stage.rounds for stage in asked):
         check_delta(config.delta, len(config.stage1()))
     for name, why in (
         ("max_weight", "all clients weigh the same where they are hidden in noise"),

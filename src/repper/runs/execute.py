@@ -292,7 +292,7 @@ def _finish(
         path = Path(config.init)
         origin = ORIGIN if is_published(path) else encoder_origin(path)
     facts |= planned.clientele.facts(personal, read_rounds(folder))
-    if planned.privacy and planned.ledger:
+    if planned.rounds and planned.privacy and planned.ledger:
         spent = planned.ledger.spent
         facts["privacy"] = asdict(planned.privacy) | {
             "epsilon": spent if isfinite(spent) else None,

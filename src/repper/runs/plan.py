@@ -165,10 +165,10 @@ class Plan:
             return self.rule
         stage = self.work.stages[index]
         clients = cohort_size(len(stage.clients), stage.participation)
+        if privacy.at == SITE:
+            return NoisedMean(0.0, 0.0, clients, b"", self.rule)
         key = self.clientele.noise_key(self.folder, self.config.seed)
-        at_site = privacy.at == SITE
-        clip, noise = (0.0, 0.0) if at_site else (privacy.clip, privacy.noise)
-        return NoisedMean(clip, noise, clients, key, self.rule)
+        return NoisedMean(privacy.clip, privacy.noise, clients, key, self.rule)
 
     @property
     def counts(self) -> Mapping[int, int]:
@@ -258,8 +258,9 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
         partition.check(data)
         config = describe_partition(config, partition)
     if config.is_hidden:
-        check_clients_hidden(config)
-        config = find_noise(config, asked_stages(config))
+        asked = asked_stages(config)
+        check_clients_hidden(config, asked)
+        config = find_noise(config, asked)
     check_clients(config)
     check_shift(data, config.shift)
     folder = Path(config.out or Path("runs") / config.name())
