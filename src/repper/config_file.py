@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli_w
 
+from repper.attacks import ATTACKS
 from repper.client_list import as_text
 from repper.config import OPTIONS, Config
 from repper.errors import RepperError, nearest
@@ -61,6 +62,7 @@ def _settings_in(path: Path, key: str, value: Any) -> dict[str, Any]:
 TABLES: dict[str, Registry[Any]] = {
     "method": METHODS,
     "server": RULES,
+    "attack": ATTACKS,
     "personalize": HEAD_SETTINGS,
 }
 """Settings that name a thing, and can be tables with that thing's own settings."""

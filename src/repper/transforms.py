@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from repper.options import Settled
-from repper.params import Params
+
+if TYPE_CHECKING:
+    from repper.params import Params
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from repper.cli.duration import duration
 from repper.evaluate import Score
 from repper.paper.events import Estimate
 from repper.paper.reproduction import Reproduction
+from repper.runs.attacked import said_of
 from repper.runs.comparison import Comparison
 from repper.runs.run import Run
 from repper.runs.sweep import Sweep
@@ -36,6 +37,8 @@ def print_results(run: Run) -> None:
     scores, result = run.scores(), run.result
     console.print(_client_table(scores, run.client_names()))
     console.print(_summary_table(result))
+    if said := said_of(result):
+        console.print(said, soft_wrap=True, markup=False)
     console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
 
 
@@ -170,13 +173,13 @@ def _summary_table(result: dict[str, Any]) -> Table:
         if accuracy is not None:
             table.add_row(label, *(figure(accuracy[name]) for name in names))
 
-    row(f"all {result['clients']}", result["accuracy"])
+    attack = result.get("attack")
+    every = f"{attack['honest']} honest" if attack else result["clients"]
+    row(every if attack else f"all {every}", result["accuracy"])
     took, never = result["groups"]["took_part"], result["groups"]["never_took_part"]
     if result["rounds"]:
         if never["clients"]:
             row(f"{took['clients']} took part", took["accuracy"])
             row(f"{never['clients']} did not", never["accuracy"])
-        table.caption = (
-            f"{never['clients']} of {result['clients']} clients were never sampled in stage 1"
-        )
+        table.caption = f"{never['clients']} of {every} clients were never sampled in stage 1"
     return table
