@@ -1,8 +1,8 @@
 """Settings: one frozen value, from flags, a TOML file or Python, checked in one place.
 
-The settings of every run are the fields of `Config`. Methods, heads and server rules own theirs: a
-`Config` takes them by the same flat names (`mu=0.1`) and hands them on. This file needs no PyTorch,
-so that `repper run --help` is quick, and nothing below the plan of a run imports it.
+The settings of every run are the fields of `Config`. Methods, heads, server rules and attacks own
+theirs: a `Config` takes them by the same flat names (`mu=0.1`) and hands them on. This file needs
+no PyTorch, so that `repper run --help` is quick, and nothing below the plan of a run imports it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from repper.attacks import ATTACKS, Attack
 from repper.client_list import clients_in, normal
 from repper.datasets import DATASETS
 from repper.datasets.dataset import LARGEST
@@ -71,9 +72,9 @@ def _how(default: Any, help: str, **limits: Any) -> Any:
 class Config:
     """Every setting of a run. A setting's flag and TOML key is its name with `-` for `_`.
 
-    Settings that a method, a head or a server rule owns are given like the others, and are in
-    `own`. `method`, `server`, `personalize` and `encoder` are names, references to things of the
-    user's own such as `my_file.py:MyMethod`, or values: `FedProx(mu=0.1)`.
+    Settings that a method, a head, a server rule or an attack owns are given like the others, and
+    are in `own`. `method`, `server`, `attack`, `personalize` and `encoder` are names, references to
+    things of the user's own such as `my_file.py:MyMethod`, or values: `FedProx(mu=0.1)`.
     """
 
     data: str = _data(
@@ -133,6 +134,12 @@ class Config:
         "refuse updates with a value more than N times the largest one sent to the client "
         "(default: no limit; 30 in a federation)",
         least=1,
+    )
+    attack: str | None = _stage1(
+        None,
+        "what hostile clients do, to measure what it costs; scores are those of the others",
+        choices=lambda: ATTACKS,
+        takes_own=True,
     )
     encoder: str = _stage1(
         "small",
@@ -273,7 +280,7 @@ class Config:
     """Settings of single clients, from `[clients.N]` tables of a TOML file: `personalize`."""
 
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that methods, heads and server rules own, as far as they were given."""
+    """Settings that methods, heads, server rules and attacks own, as far as they were given."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Digests of the source of what is the user's own, by setting; a plan fills them in."""
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -413,6 +420,17 @@ class Config:
         kind = RULES[self.server]
         return kind(**self.own_of(kind, "server"))
 
+    def build_attack(self) -> Attack | None:
+        """What hostile clients do, if there are any."""
+        if "attack" in self.values:
+            return cast(Attack, self.values["attack"])
+        if self.attack is None:
+            return None
+        kind = ATTACKS[self.attack]
+        known = flat_options(kind, "attack")
+        # Checked by their flags' names: the fields have shorter ones.
+        return kind(**{o.name: o.check(self.own[n]) for n, o in known.items() if n in self.own})
+
     def personalize_as(self, client: int | None = None) -> str:
         """The name of what this client does last; without one, of what they do in general."""
         own = self.overrides.get(client, {}).get("personalize") if client is not None else None
@@ -424,12 +442,15 @@ class Config:
         return {option.name: self.own[key] for key, option in flat.items() if key in self.own}
 
     def in_use(self) -> dict[str, Any]:
-        """The settings that the method, the server's rule and the heads of this run own.
+        """The settings that the method, server rule, attack and heads of this run own.
 
         By their flat names, with their defaults where they were not given.
         """
         found: dict[str, Any] = {}
-        for name, value in (("method", self.build_method()), ("server", self.build_rule())):
+        things: dict[str, Any] = {"method": self.build_method(), "server": self.build_rule()}
+        if (attack := self.build_attack()) is not None:
+            things["attack"] = attack
+        for name, value in things.items():
             flat = flat_options(type(value), name)
             found |= {key: getattr(value, option.name) for key, option in flat.items()}
         return found | self._heads_in_use()
@@ -533,11 +554,18 @@ def options_of_own(name: str, reference: str) -> dict[str, Option]:
 
 
 def check_known(common: Config, runs: Iterable[Config]) -> None:
-    """Refuse settings that none of the runs knows."""
-    known = set(OPTIONS).union(*(run.known_to_own() for run in runs))
+    """Refuse settings that none of the runs knows, and those of an attack if none is attacked."""
+    listed = list(runs)
+    known = set(OPTIONS).union(*(run.known_to_own() for run in listed))
     for name in common.own:
         if name not in known:
             raise unknown("setting", name, known)
+    idle = [name for name in ATTACK_SETTINGS if name in common.own]
+    if idle and all(run.attack is None for run in listed):
+        raise RepperError(
+            f"--{OPTIONS[idle[0]].key} needs --attack: what are these clients to do? "
+            f"(known: {', '.join(ATTACKS)})"
+        )
 
 
 def _key(name: str) -> str:
@@ -548,7 +576,9 @@ def _key(name: str) -> str:
 GENERAL = options_of(Config)
 """Settings of every run, by name."""
 OPTIONS = GENERAL | dict(owned_options())
-"""Those, and the settings that our methods, server rules and heads own."""
+"""Those, and the settings that our methods, server rules, attacks and heads own."""
+ATTACK_SETTINGS = tuple(name for name in OPTIONS if {*OPTIONS[name].owners} & {*ATTACKS})
+"""Settings that attacks own."""
 CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorboard")
 """Settings that no result depends on."""
 JOIN_SETTINGS = tuple(

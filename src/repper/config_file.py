@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from repper.attacks import ATTACKS
 from repper.client_list import as_text
 from repper.config import OPTIONS, Config
 from repper.documents import read_toml, write_toml
@@ -59,6 +60,7 @@ def _settings_in(path: Path, key: str, value: Any) -> dict[str, Any]:
 TABLES: dict[str, Registry[Any]] = {
     "method": METHODS,
     "server": RULES,
+    "attack": ATTACKS,
     "personalize": HEAD_SETTINGS,
 }
 """Settings that name a thing, and can be tables with that thing's own settings."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 
 
+@unique
 class Purpose(IntEnum):
     """What a stream is for. Numbers are part of every result: never renumber them."""
 
@@ -22,6 +23,7 @@ class Purpose(IntEnum):
     PERSONALIZE = 10
     TUNING = 11
     SHIFT = 12
+    ATTACK = 13
     DATA_PART = 20
 
 

@@ -1,4 +1,4 @@
-"""Things that a run names: its method, server rule, heads and encoder, and the settings they own.
+"""Things that a run names: its method, server rule, attack, heads and encoder, and their settings.
 
 Each may be one of ours, by its name, or the user's own: `my_file.py:MyMethod`, or a value.
 """
@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from repper.attacks import ATTACKS, Attack
 from repper.encoders import ENCODERS
 from repper.errors import RepperError
 from repper.heads import HEAD_SETTINGS, HEADS
@@ -22,6 +23,7 @@ PRIVACY = "differential privacy: what a client sends is hidden in noise"
 """Groups of settings."""
 KINDS_OF_THINGS: dict[str, Registry[Any]] = {
     "method": METHODS, "server": RULES, "personalize": HEADS, "encoder": ENCODERS,
+    "attack": ATTACKS,
 }  # fmt: skip
 """Settings that name a thing, which may be the user's own."""
 MAY_BE_OWN = (*KINDS_OF_THINGS, "data")
@@ -33,7 +35,7 @@ def taken(name: str, value: Any, registry: Registry[Any]) -> tuple[str, dict[str
         value = value()
     kind = value if name == "encoder" else type(value)
     if name != "encoder":
-        base = {"method": Method, "server": Rule}.get(name)
+        base = {"method": Method, "server": Rule, "attack": Attack}.get(name)
         if base is not None and not isinstance(value, base):
             raise RepperError(f"{name} must be a name or a {base.__name__}, got {value!r}")
     if (known := registry.name_of(kind)) is None:
@@ -56,15 +58,17 @@ def flat_options(kind: type, name: str) -> dict[str, Option]:
 
 
 def owned_options() -> Iterator[tuple[str, Option]]:
-    """The settings that methods, rules and heads of ours own, by their flat names.
+    """The settings that methods, rules, attacks and heads of ours own, by their flat names.
 
-    One that several own is one flag: if they have other defaults or meanings, its help says so.
+    One that several own is one flag: if they have other defaults or meanings, its help says so, and
+    its limits are the widest: each still checks its own.
     """
     found: dict[str, list[tuple[str, Option]]] = {}
     groups: dict[str, str] = {}
     kinds: dict[str, tuple[Registry[Any], str]] = {
         "method": (METHODS, STAGE1),
         "server": (RULES, STAGE1),
+        "attack": (ATTACKS, STAGE1),
         "personalize": (HEAD_SETTINGS, STAGE2),
     }
     for name, (registry, group) in kinds.items():
@@ -77,5 +81,9 @@ def owned_options() -> Iterator[tuple[str, Option]]:
         option = dataclasses.replace(first, name=key, flag="", group=groups[key], owners=owners)
         if len({(o.help, o.default) for _, o in owned}) > 1:
             helps = "; ".join(f"{owner}: {o.help} (default: {o.default})" for owner, o in owned)
-            option = dataclasses.replace(option, help=helps, default=None, optional=True)
+            option = dataclasses.replace(
+                option, help=helps, default=None, optional=True,
+                least=min(o.least for _, o in owned), above=min(o.above for _, o in owned),
+                most=max(o.most for _, o in owned),
+            )  # fmt: skip
         yield key, option

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from repper.options import Settled
-from repper.params import Params
-from repper.privacy.gaussian import gaussian
-from repper.privacy.vectors import params_from, shortened, vector_of
+
+if TYPE_CHECKING:
+    from repper.params import Params
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,9 @@ class HideUpdate(Transform):
     key: bytes = field(repr=False)
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
+        from repper.privacy.gaussian import gaussian
+        from repper.privacy.vectors import params_from, shortened, vector_of
+
         names = sorted(params)
         start = vector_of(received, names)
         move = shortened(vector_of(params, names) - start, self.clip)

@@ -19,7 +19,7 @@ def say_what_is_idle(given: Collection[str], runs: Sequence[Config]) -> None:
 def idle(given: Collection[str], runs: Sequence[Config]) -> Iterator[str]:
     """A sentence about every setting that is not at its default and that none of the runs uses."""
     here = {f"--partition {run.partition}" for run in runs}
-    here |= {run.method for run in runs} | {run.server for run in runs}
+    here |= {str(thing) for run in runs for thing in (run.method, run.server, run.attack)}
     own = {name for run in runs for name in run.known_to_own()}
     here |= {run.personalize_as(client) for run in runs for client in (None, *run.overrides)}
     for name, users in _users().items():

@@ -20,6 +20,7 @@ from repper.errors import RepperError
 from repper.evaluate import Score
 from repper.paper.events import Estimate
 from repper.paper.reproduction import Reproduction
+from repper.runs.attacked import said_of
 from repper.runs.comparison import Comparison
 from repper.runs.run import Run
 from repper.runs.sweep import Sweep
@@ -43,6 +44,8 @@ def print_results(run: Run, *, stderr: bool = False) -> None:
     scores, result = run.scores(), run.result
     _print_clients(console, scores, run.client_names())
     _print_summary(console, result)
+    if said := said_of(result):
+        console.print(said, soft_wrap=True, markup=False)
     console.print(f"Run folder: {result['run']}", soft_wrap=True, markup=False)
 
 
@@ -225,13 +228,15 @@ def _print_summary(console: Console, result: dict[str, Any]) -> None:
         if accuracy is not None:
             cells.append([label, *(figure(accuracy[name]) for name in names)])
 
-    row(f"all {result['clients']}", result["accuracy"])
+    attack = result.get("attack")
+    every = f"{attack['honest']} honest" if attack else result["clients"]
+    row(every if attack else f"all {every}", result["accuracy"])
     took, never = result["groups"]["took_part"], result["groups"]["never_took_part"]
     caption = ""
     if result["rounds"]:
         if never["clients"]:
             row(f"{took['clients']} took part", took["accuracy"])
             row(f"{never['clients']} did not", never["accuracy"])
-        caption = f"{never['clients']} of {result['clients']} clients were never sampled in stage 1"
+        caption = f"{never['clients']} of {every} clients were never sampled in stage 1"
     title = f"{result['method']}+{result['personalize']}, accuracy (%)"
     print_table(console, cells, title=title, caption=caption)

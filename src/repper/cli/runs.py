@@ -191,7 +191,9 @@ def _join(options: argparse.Namespace) -> int:
 
 def _print_json(run: Run, options: argparse.Namespace) -> None:
     if options.json:
-        say(json.dumps({key: run.result[key] for key in JSON_KEYS}))
+        result = run.result
+        keys = (*JSON_KEYS, "attack") if "attack" in result else JSON_KEYS
+        say(json.dumps({key: result[key] for key in keys}))
 
 
 def _add_partition(add: AddCommand) -> None:

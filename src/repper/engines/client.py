@@ -177,8 +177,12 @@ class Clients:
 
     def _learner(self, client: int, own: Params) -> Pupil:
         """A client as it comes to its training."""
-        images, labels = self._pick(self._train_split, self._work.train_rows(client))
-        counts = torch.bincount(labels, minlength=len(self._work.classes)).to(torch.float32)
+        work = self._work
+        images, labels = self._pick(self._train_split, work.train_rows(client))
+        if attack := work.attack_of(client):
+            seed = torch_seed(work.seed, Purpose.ATTACK, client)
+            images, labels = attack.poison(images, labels, len(work.classes), seed)
+        counts = torch.bincount(labels, minlength=len(work.classes)).to(torch.float32)
         look = partial(self._looked_at, client, images)
         return Pupil(images, labels, self._received, own, counts, look)
 
@@ -206,6 +210,9 @@ class Clients:
             private = select(live, lambda n: n in at.holds.private) | kept
             self._store.write(client, number, clone(private), keep_all=work.keep_rounds)
         sent = select(live, lambda n: n in at.holds.shared) | named_parts(beside)
+        if attack := work.attack_of(client):
+            seed = torch_seed(work.seed, Purpose.ATTACK, number, client)
+            sent = attack(sent, self._received, seed)
         for transform in work.sending:
             seed = torch_seed(work.seed, Purpose.SEND, number, client)
             sent = transform(sent, self._received, seed)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from repper.attacks import Attack, Hostile
 from repper.encoders.encoder import EncoderSpec
 from repper.methods.network import Network, build_network
 from repper.methods.stage import Stage
@@ -23,7 +24,8 @@ class Work:
     in `pool` lie in one place, too: they are those of one more client, whose number comes after the
     others'. `sending` changes what clients send, `settling` what the server's rule has made of it.
     `private` is the folder of what never leaves a client, if there is anything; with `keep_rounds`
-    it has that of every round. `run` is what its files are tied to.
+    it has that of every round. `run` is what its files are tied to. `hostile` says which clients
+    attack.
     """
 
     stages: tuple[Stage, ...]
@@ -43,6 +45,12 @@ class Work:
     private: Path | None = None
     run: str = ""
     keep_rounds: bool = False
+    hostile: Hostile | None = None
+
+    def attack_of(self, client: int) -> Attack | None:
+        """What this client does to the others, if it is hostile."""
+        hostile = self.hostile
+        return hostile.attack if hostile is not None and client in hostile.clients else None
 
     def members(self, client: int) -> tuple[int, ...]:
         """The clients whose images are those of this one: his own, or those of a pool."""

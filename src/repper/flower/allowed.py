@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repper.config import GENERAL, OPTIONS
+from repper.config import ATTACK_SETTINGS, GENERAL, OPTIONS
 from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.methods import METHODS
@@ -29,7 +29,7 @@ NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
     "classes_per_client", "min_train", "min_test", "stage1_clients", "compile", "init_clients",
     "head_curve", "personalize_clients", "evaluate_every", "validation", "knn", "engine", "workers",
-    "device", "tensorboard", "shift",
+    "device", "tensorboard", "shift", "attack",
 })  # fmt: skip
 """The rest: the site's own business, or nothing that a federation can do."""
 
@@ -57,7 +57,9 @@ TRAVELS = tuple(
 """All that a federation decides for its sites. Of what methods and heads own, it is what cannot be
 a path or a program: no free text."""
 FEDERATE_SETTINGS = tuple(
-    name for name in OPTIONS if name in TRAVELS or name in OF_THE_SERVER or name not in GENERAL
+    name
+    for name in OPTIONS
+    if name in TRAVELS or name in OF_THE_SERVER or name not in (*GENERAL, *ATTACK_SETTINGS)
 )
 """Settings of a federation: those of its sites, and the server's own."""
 

@@ -16,6 +16,7 @@ from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
 from repper.report.subject import Subject
+from repper.runs.attacked import said_of
 from repper.runs.build import load_data
 from repper.runs.comparison import over_rounds
 from repper.runs.row import Row, split_name
@@ -61,6 +62,8 @@ def _what(subject: Subject) -> Iterator[Html]:
         "p",
         f"{rows} on {config.data}: {result['clients']} clients, {how}, encoder {config.encoder}.",
     )
+    if subject.comparison is None and (said := said_of(result)):
+        yield tag("p", said)
     yield tag("p", "To run it again:", class_="note")
     yield tag("pre", tag("code", subject.command))
     changed = [

@@ -99,8 +99,7 @@ class Selecting(Counting):
     """Blanchard et al. 2017: the updates that are nearest to their neighbours.
 
     With n updates of which f may be hostile, the score of one is the sum of its squared distances
-    to the n - f - 2 nearest others. The paper's proof needs n above 2f + 2; fewer are taken as long
-    as there is a neighbour.
+    to the n - f - 2 nearest others. The paper's proof needs n above 2f + 2.
     """
 
     def combine(self, received: Params, updates: Sequence[Sent]) -> Params:
@@ -111,7 +110,7 @@ class Selecting(Counting):
         return mean_of((updates[i] for i in sorted(best)), received)
 
     def least(self, hostile: int) -> int:
-        return hostile + 3
+        return 2 * hostile + 3
 
     @abstractmethod
     def chosen(self, clients: int, hostile: int) -> int:

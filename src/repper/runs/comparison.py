@@ -55,6 +55,8 @@ class Line:
     """How many settings the row's own were chosen from."""
     asked: str = ""
     """The row's name without those."""
+    backdoor: float | None = None
+    """How often honest clients take marked test images for an attacker's class."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,9 @@ class Comparison:
             f"minus {self.reference}", "images", "MB up", "MB down", "seconds",
         ]  # fmt: skip
         tuned = any(line.tries is not None for line in self.lines)
-        table = [[*heading, "tries"] if tuned else heading]
+        attacked = any(line.backdoor is not None for line in self.lines)
+        heading += ["tries"] * tuned + ["backdoor"] * attacked
+        table = [heading]
         for line in self.lines:
             deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
             accuracy = figure(line.accuracy) + deviation
@@ -210,6 +214,7 @@ class Comparison:
                     f"{line.bytes_down / 1e6:,.1f}",
                     f"{line.seconds:,.0f}",
                     *([str(line.tries or "-")] if tuned else []),
+                    *([figure(line.backdoor)] if attacked else []),
                 ]
             )
         return table
@@ -248,7 +253,7 @@ class Comparison:
             f"difference is paired, client by client, with its {CONFIDENCE:.0%} interval {over}. "
             f"Costs are of one seed, images and bytes of stage 1."
         )
-        return unfinished + about + self._about_tries()
+        return unfinished + about + self._about_tries() + self._about_attacks()
 
     def _about_tries(self) -> str:
         if all(line.tries is None for line in self.lines):
@@ -257,6 +262,17 @@ class Comparison:
             " Each row chose the settings in its brackets from so many tries, on training images "
             "that were set apart, with other seeds; no test image was looked at."
         )
+
+    def _about_attacks(self) -> str:
+        if not any("attack" in run.result for runs in self.runs().values() for run in runs):
+            return ""
+        text = " Where clients attack, scores are those of the honest ones."
+        if any(line.backdoor is not None for line in self.lines):
+            text += (
+                " Backdoor: of their test images of other classes, with the attackers' mark, the "
+                "share in % that is taken for the attackers' class."
+            )
+        return text
 
 
 def over_rounds(runs: Sequence[Run], key: str) -> dict[int, list[float]]:
@@ -311,6 +327,7 @@ def _line(
         seconds=float(np.mean([sum(result["seconds"].values()) for result in results])),
         tries=row.tries,
         asked=row.asked or row.name,
+        backdoor=mean_of(result.get("attack", {}).get("success") for result in results),
     )
 
 

@@ -32,6 +32,7 @@ from repper.partition import Partition
 from repper.privacy.accountant import Release
 from repper.private import PrivateStore
 from repper.runs import run_folder
+from repper.runs.attacked import attack_facts
 from repper.runs.plan import Plan, plan
 from repper.runs.result import read_result, write_common, write_result
 from repper.runs.rounds import (
@@ -299,6 +300,13 @@ def _finish(
             "rounds": planned.rounds,
             "repeated": planned.ledger.repeated(),
         }
+    if (hostile := planned.work.hostile) is not None:
+
+        def encoder_of(client: int) -> Params:
+            own = store.encoder_of(client, number) if store else {}
+            return select(final, lambda name: is_encoder(name) and is_weight(name)) | own
+
+        facts["attack"] = attack_facts(planned, hostile, folder / run_folder.HEADS, encoder_of)
     if any(one.needs_common for one in planned.work.personalizers.all):
         layer = planned.work.stages[-1].method.classifier(final)
         if layer is not None:

@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, final
 
+from repper.attacks import Hostile, choose_hostile
 from repper.compiler import check_compiler
 from repper.config import Config, check_known
 from repper.datasets.dataset import Dataset
@@ -181,12 +182,15 @@ class Plan:
 
     @property
     def personalized(self) -> Sequence[int]:
-        """The clients that fit heads: all, or as many as were asked for, drawn at random."""
-        every, count = self.config.clients, self.config.personalize_clients
-        if count is None or count >= every:
-            return range(every)
+        """The clients that fit heads: all that are honest, or so many of them, drawn at random."""
+        every: Sequence[int] = range(self.config.clients)
+        if (hostile := self.work.hostile) is not None:
+            every = [client for client in every if client not in hostile.clients]
+        count = self.config.personalize_clients
+        if count is None or count >= len(every):
+            return every
         random = stream(self.config.seed, Purpose.PERSONALIZE)
-        return sorted(map(int, random.choice(every, count, replace=False)))
+        return sorted(every[place] for place in random.choice(len(every), count, replace=False))
 
     @property
     def keeps_own(self) -> bool:
@@ -271,6 +275,7 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     check_cohorts(rule, work.stages)
     if config.is_hidden:
         check_hidden(config, work, networks, rule)
+    check_attack(work)
     if config.sources:
         try_out(work, rule if is_reference(config.server) else Mean())
     dealt = Dealt(data, partition, config.shift, run_folder.shift_seed(config, partition.settings))
@@ -315,6 +320,30 @@ def check_hidden(config: Config, work: Work, networks: Sequence[Network], rule: 
             )
 
 
+def hostile_of(config: Config, stages: Sequence[Stage]) -> Hostile | None:
+    """The clients that attack, if any are to."""
+    attack = config.build_attack()
+    if attack is None:
+        return None
+    if not all(stage.travels for stage in stages):
+        raise RepperError(f"{config.method} has all images in one place: leave out --attack")
+    if not rounds_of(stages):
+        raise RepperError("--attack needs rounds to attack in, but there are none: give --rounds")
+    return choose_hostile(attack, config.stage1(), config.seed)
+
+
+def check_attack(work: Work) -> None:
+    """Refuse an attack that these images or this method do not allow."""
+    if work.hostile is not None:
+        work.hostile.attack.check(len(work.classes))
+        holds = holdings(work.stages, work.networks(), work.local_norm)
+        if not any(one.shared for one in holds):
+            raise RepperError(
+                f"{type(work.stages[0].method).__name__} sends nothing that an attack could reach: "
+                f"leave out --attack"
+            )
+
+
 def settled(config: Config) -> Config:
     """The settings with all that does not depend on images decided."""
     check_known(config, [config])
@@ -356,6 +385,7 @@ def make_work(
         knn=config.knn,
         head_curve=config.head_curve,
         keep_rounds=config.validation > 0,
+        hostile=hostile_of(config, stages),
     )
 
 

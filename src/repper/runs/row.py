@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.config import OPTIONS, Config
+from repper.config import ATTACK_SETTINGS, OPTIONS, Config
 from repper.errors import RepperError, unknown
 from repper.methods import Method
 from repper.options import options_of
@@ -92,10 +92,13 @@ class Row:
         known = things.known_to_own()
         owned = {n: v for n, v in self.settings if OPTIONS[n].owners}
         general = {n: v for n, v in self.settings if n not in owned}
+        common_own = {n: v for n, v in things.own.items() if n in OPTIONS or n in known}
+        if general.get("attack", common.attack) is None:
+            common_own = {n: v for n, v in common_own.items() if n not in ATTACK_SETTINGS}
         return replace(
             things,
             **general,
-            own={n: v for n, v in things.own.items() if n in OPTIONS or n in known} | owned,
+            own=common_own | owned,
             seed=seed,
             out=str(self.cell(folder, seed)),
         )

@@ -199,6 +199,8 @@ class Run:
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
         if not (self.folder / HEADS / f"{client}.safetensors").is_file():
+            if client in self.result.get("attack", {}).get("clients", ()):
+                raise RepperError(f"client {client} has no head: it attacks in this run")
             fitted = self.config.personalize_clients
             if fitted is not None and fitted < clients:
                 raise RepperError(

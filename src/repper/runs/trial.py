@@ -42,8 +42,9 @@ def try_out(work: Work, rule: Rule) -> None:
         for stage in work.stages
     )
     alone = replace(
-        work, stages=stages, partition=Partition((rows,), (rows,)), pool=(), private=None, knn=0
-    )
+        work, stages=stages, partition=Partition((rows,), (rows,)), pool=(), private=None, knn=0,
+        hostile=work.hostile and replace(work.hostile, clients=(0,)),
+    )  # fmt: skip
     networks = alone.networks()
     _check_encoder(networks[0].encoder, images, work.spec.name)
     last, used = len(stages) - 1, networks[-1]
