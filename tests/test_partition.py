@@ -220,3 +220,14 @@ def test_the_manifest_says_how_many_draws_it_took(digits, tmp_path):
     assert easy.settings["tries"] == 1 < hard.settings["tries"]
     hard.save(tmp_path / "p.json", digits)
     assert read_partition(tmp_path / "p.json", digits).settings["tries"] == hard.settings["tries"]
+
+
+def test_a_partition_is_one_line_in_a_notebook(digits):
+    partition = split(digits, "dirichlet", clients=4, alpha=0.5, seed=3)
+    sizes = [len(rows) for rows in partition.train]
+    assert repr(partition) == (
+        f"<Partition: 4 clients, {min(sizes)} to {max(sizes)} training images each, "
+        f"kind dirichlet, alpha 0.5, seed 3>"
+    )
+    own = Partition((np.arange(5),), (np.arange(2),))
+    assert repr(own) == "<Partition: 1 clients, 5 to 5 training images each>"

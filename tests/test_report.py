@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import repper as api
-from repper.config import Config
+from repper.config import OPTIONS, Config
 from repper.embedding import _some_clients, embedding_of
 from repper.errors import RepperError
 from repper.methods import METHODS
@@ -23,10 +23,12 @@ from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
 from repper.report import _sortable, charts, svg, write_report
 from repper.report.html import number, table, tag
+from repper.report.opening import listed, verdict
 from repper.report.sections import section
 from repper.report.subject import command_of, subjects_of
 from repper.runs.compare import CellStarted, compare, rows_of
 from repper.runs.newcomers import join_config
+from repper.runs.row import Row
 from repper.runs.run_folder import EMBEDDING
 
 
@@ -453,3 +455,59 @@ def test_the_command_line_says_where_the_report_is(repper, reported, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"Report: {(tmp_path / 'x.html').as_uri()}"
     assert "What the encoders see" not in (tmp_path / "x.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ({"b": (1.0, -1.0, 3.0), "c": (2.0, -0.1, 4.0)}, "no row can be told from the best, a, by"),
+        ({"b": (1.0, 0.5, 3.0), "c": (2.0, 0.1, 4.0)}, "a is better than all other rows, by"),
+        ({"b": (1.0, -1.0, 3.0), "c": (2.0, 0.1, 4.0)}, "over seeds, except c, which is worse"),
+        (
+            {"b": (1.0, -1.0, 3.0), "c": (2.0, 0.1, 4.0), "d": (2.0, 0.1, 4.0)},
+            "a is better than all other rows but b, by",
+        ),
+        ({"b": (1.0, None, None)}, "a has the highest mean, and nothing has an interval"),
+    ],
+)
+def test_the_opening_says_which_rows_can_be_told_from_the_best(gains, said):
+    assert said in verdict("a", gains, "over seeds")
+    assert listed("ab") == "a and b"
+    assert listed("abcde") == "5 rows"
+
+
+def test_a_report_opens_with_split_clients_seeds_and_the_best_row(page, reported, tmp_path):
+    one, both = re.findall(r'<p class="opening">(.+?)</p>', page)
+    accuracy = api.open_run(reported / "run").accuracy
+    assert one == (
+        f"digits, Dirichlet 0.5, 5 clients, one seed: repper+linear has {accuracy['mean']:.2f} % in "
+        f"the mean over clients, and {accuracy['worst_tenth']:.2f} % in that over the worst tenth "
+        f"of them."
+    )
+    assert both.startswith("digits, Dirichlet 0.5, 5 clients, 2 seeds: ")
+    found = api.open_comparison(reported / "both")
+    best = max(found.lines, key=lambda line: line.accuracy).row
+    assert f" {best}" in both
+    for line in found.lines:
+        if line.row != best:
+            _, low, _ = found.paired(Row.named(best), Row.named(line.row))
+            assert (line.row in both.partition(", except ")[2]) == (low > 0)
+    assert page.index(both) < page.rindex("<h3>Command and settings</h3>")
+
+
+def test_a_report_shows_all_settings_and_greys_defaults(page):
+    settings = re.search(r"<summary>All .+?</details>", page, re.S)[0]
+    rows = {
+        name: (here, default, bool(grey))
+        for grey, name, here, default in re.findall(
+            r'<tr( class="grey")?><th[^>]*>(.+?)</th><td[^>]*>(.+?)</td><td[^>]*>(.+?)</td>',
+            settings,
+        )
+    }
+    assert rows["alpha"] == ("0.5", "0.5", True)
+    assert rows["partition"] == ("dirichlet", "dirichlet", True)
+    assert rows["clients"] == ("5", "20", False)
+    assert rows["temperature"][2]  # RepPer's own, at its default
+    assert "mu" not in rows  # FedProx's, which is not here
+    unused = {n for n, option in OPTIONS.items() if option.owners} | {"out", "data_dir"}
+    assert {OPTIONS[n].key for n in OPTIONS if n not in unused} <= set(rows)

@@ -21,15 +21,26 @@ FOLDERS = "folders"
 TRIES = 1000
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """For each client the rows of the data set it trains on and the rows it is tested on."""
+    """For each client the rows of the data set it trains on and the rows it is tested on.
+
+    `split` makes one, and so do your own lists: `Partition(train=(rows, ..), test=(rows, ..))`, an
+    array of row numbers for every client.
+    """
 
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     held_out: tuple[Rows, ...] = ()
     """Training rows that each client does not learn from, to choose a round by; none, or all."""
+
+    def __repr__(self) -> str:
+        sizes = [len(rows) for rows in self.train]
+        chosen = ("kind", "alpha", "classes_per_client", "seed")
+        how = [f"{name} {self.settings[name]}" for name in chosen if name in self.settings]
+        held = f"{min(sizes, default=0)} to {max(sizes, default=0)} training images each"
+        return f"<{', '.join([f'Partition: {self.clients} clients, {held}', *how])}>"
 
     @property
     def clients(self) -> int:

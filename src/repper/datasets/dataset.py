@@ -17,7 +17,12 @@ LARGEST = 4096
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """`images` are uint8 of shape (n, channels, size, size); `labels` are int64 of shape (n,)."""
+    """Images and the number of each one's class.
+
+    `images` are uint8, 0 to 255, of shape (n, channels, size, size) with 1 or 3 channels; images of
+    shape (n, size, size, 3) become that by `images.transpose(0, 3, 1, 2)`. `labels` are whole
+    numbers of shape (n,), from 0 on.
+    """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -38,6 +43,15 @@ class Split:
 class Dataset:
     """Images to learn from and images to test on, with the names of their classes.
 
+        data = repper.Dataset(
+            name="shapes",
+            classes=("circle", "square"),
+            train=repper.Split(train_images, train_labels),
+            test=repper.Split(test_images, test_labels),
+        )
+        run = repper.run(data, clients=10, rounds=5)
+
+    `name` is shown in tables and names folders. A label is the place of its class in `classes`.
     `flip` says whether a mirrored image still shows its class (not so for digits). `note` tells a
     reader what part of the original data set this is. Where images belong to real clients,
     `clients` names them and `owners` has the client of each training and each test image.
@@ -55,6 +69,10 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"data set {self.name!r}, {part}"
+            if not isinstance(split, Split):
+                raise RepperError(
+                    f"{where}: give repper.Split(images, labels), not a {type(split).__name__}"
+                )
             shape = split.images.shape
             if split.images.dtype != np.uint8 or len(shape) != 4 or shape[2] != shape[3]:
                 raise RepperError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
@@ -47,10 +47,12 @@ def table(
     note: str = "",
     sortable: bool = True,
     labels: Sequence[str] = (),
+    grey: Collection[int] = (),
 ) -> Html:
     """A table whose headings sort it, and a note above it.
 
-    `name` is what screen readers announce; `labels` are what a filter shows and hides rows by.
+    `name` is what screen readers announce; `labels` are what a filter shows and hides rows by;
+    the rows with the numbers in `grey` stand back.
     A column of numbers, each with what to sort it by, stands at the right.
     """
     numeric = {
@@ -80,6 +82,7 @@ def table(
             "tr",
             *(cell(place, content) for place, content in enumerate(row)),
             data_label=labels[number] if labels else None,
+            class_="grey" if number in grey else None,
         )
         for number, row in enumerate(rows)
     ]

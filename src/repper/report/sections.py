@@ -15,6 +15,7 @@ from repper.evaluate import Counts
 from repper.palette import looks
 from repper.report import charts
 from repper.report.html import Cell, Html, join, number, table, tag
+from repper.report.opening import opening
 from repper.report.subject import Subject
 from repper.runs.attacked import said_of
 from repper.runs.build import load_data
@@ -31,8 +32,9 @@ def section(subject: Subject, anchor: str, tsne: bool) -> Html:
     """Everything about a subject, under its title."""
     parts = [
         tag("h2", subject.title, id=anchor),
-        *_what(subject),
+        tag("p", opening(subject), class_="opening"),
         *_results(subject),
+        *_settings(subject),
         *_over_rounds(subject),
         *_over_epochs(subject),
         *_distribution(subject),
@@ -45,10 +47,10 @@ def section(subject: Subject, anchor: str, tsne: bool) -> Html:
     return tag("section", *parts, aria_labelledby=anchor)
 
 
-def _what(subject: Subject) -> Iterator[Html]:
-    run = subject.first
-    config, result = run.config, run.result
-    rows = ", ".join(subject.rows)
+def _settings(subject: Subject) -> Iterator[Html]:
+    """How to run it again, and every setting, those at their defaults greyed."""
+    yield tag("h3", "Command and settings")
+    config, rows = subject.first.config, ", ".join(subject.rows)
     if config.rounds:
         how = (
             f"{config.rounds} rounds of {config.epochs} local epochs, {config.participation:.0%} "
@@ -60,22 +62,38 @@ def _what(subject: Subject) -> Iterator[Html]:
         how = "who fit heads on an encoder that was not trained"
     yield tag(
         "p",
-        f"{rows} on {config.data}: {result['clients']} clients, {how}, encoder {config.encoder}.",
+        f"{rows} on {config.data}: {subject.first.result['clients']} clients, {how}, encoder "
+        f"{config.encoder}.",
     )
     if subject.comparison is None and (said := said_of(result)):
         yield tag("p", said)
     yield tag("p", "To run it again:", class_="note")
     yield tag("pre", tag("code", subject.command))
-    changed = [
-        (option.key, str(value), str(option.default))
-        for name, option in OPTIONS.items()
-        if (value := config.shown(name)) not in (option.default, None)
-        and name not in ("out", "data_dir")
-    ]
-    title = "Settings that differ from the defaults"
+    listed, usual = list[tuple[str, str, str]](), list[int]()
+    for name, option in OPTIONS.items():
+        if values := _values(subject, name):
+            if values in ([option.default], [None]):
+                usual.append(len(listed))
+            here = ", ".join(map(_shown, values))
+            listed.append((option.key, here, _shown(option.default)))
     heading = ["setting", "here", "default"]
-    listed = table(title, heading, changed, sortable=False)
-    yield tag("details", tag("summary", title), listed)
+    every = table("Settings", heading, listed, sortable=False, grey=usual)
+    changed = len(listed) - len(usual)
+    title = f"All {len(listed)} settings; those at their defaults are grey ({changed} are not)"
+    yield tag("details", tag("summary", title), every, open=True)
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _values(subject: Subject, name: str) -> list[object]:
+    """The values that a setting has in the rows that use it."""
+    if name in ("out", "data_dir"):
+        return []
+    configs = [runs[0].config for runs in subject.rows.values()]
+    using = [c for c in configs if not OPTIONS[name].owners or name in c.in_use()]
+    return list(dict.fromkeys(c.shown(name) for c in using))
 
 
 def _results(subject: Subject) -> Iterator[Html]:
