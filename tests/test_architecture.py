@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "seal", "files", "documents", "sealed", "registry", "options", "hardware", "seeds", "client_list", "text_table", "names",
+    "errors", "seal", "files", "documents", "sealed", "registry", "options", "hardware", "switches", "seeds", "client_list", "text_table", "names",
     "edge", "params", "privacy", "private", "batches", "losses", "datasets", "partition", "shift", "augment",
     "compiler", "encoders", "heads", "personal", "methods", "rules", "transforms", "attacks", "personalize", "evaluate",
     "engines", "federate", "things", "config", "config_file", "runs", "export", "flower", "palette", "plots",

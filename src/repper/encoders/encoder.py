@@ -19,6 +19,7 @@ from repper.encoders import ENCODERS, HALF, NORMS, PIXELS, WIDEST, BuildEncoder
 from repper.errors import RepperError
 from repper.params import Params, load_params, params_of, read_params, save_params
 from repper.sealed import read_notes
+from repper.switches import default_switches
 
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""
@@ -72,10 +73,11 @@ def extract(encoder: Encoder, images: Tensor, precision: str = "float32") -> Ten
 
 def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:
     """What an encoder with these parameters makes of images."""
-    network = nn.ModuleDict({"encoder": spec.build()})
-    load_params(network, params)
-    encoder = cast(Encoder, network.eval()["encoder"])
-    return extract(encoder, torch.from_numpy(np.array(images))).numpy()
+    with default_switches():
+        network = nn.ModuleDict({"encoder": spec.build()})
+        load_params(network, params)
+        encoder = cast(Encoder, network.eval()["encoder"])
+        return extract(encoder, torch.from_numpy(np.array(images))).numpy()
 
 
 @dataclass(frozen=True)

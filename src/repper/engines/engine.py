@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import torch
 from threadpoolctl import threadpool_limits
 
 from repper.evaluate import Score
 from repper.heads import HEADS
 from repper.params import Params
+from repper.switches import default_switches
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,12 @@ class Engine(ABC):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch, BLAS and OpenMP to one thread in this process, for a while."""
+    """Keep PyTorch, BLAS and OpenMP to one thread in this process, for a while.
+
+    And its switches as a new process has them, which decide the last digits, too.
+    """
     for kind in HEADS:
         # A limit holds only for libraries that are loaded: load those of every head.
         HEADS[kind]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with default_switches(), threadpool_limits(1):
+        yield

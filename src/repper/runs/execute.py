@@ -48,6 +48,7 @@ from repper.runs.rounds import (
 )
 from repper.runs.run import Run
 from repper.runs.tensorboard import open_board
+from repper.switches import default_switches, each_step
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,21 @@ def execute(
     """Run all stages on this machine, and yield what has happened.
 
     Settings, data and folder are all checked before anything is written. `engine` is used instead
-    of the one that the settings name.
+    of the one that the settings name. Global switches of the caller change no result.
     """
+    events = _execute(config, data, partition, resume=resume, overwrite=overwrite, engine=engine)
+    return each_step(default_switches, events)
+
+
+def _execute(
+    config: Config,
+    data: Dataset | None,
+    partition: Partition | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    engine: BuildEngine | None,
+) -> Generator[Event, None, None]:
     planned = plan(config, data, partition)
     run_folder.check_folder(planned.folder, planned.config, resume=resume, overwrite=overwrite)
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
