@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repper.files import read_json
+from repper.documents import read_json
 from repper.partition import FOLDERS
 from repper.report.subject import Subject
 from repper.runs.comparison import CONFIDENCE

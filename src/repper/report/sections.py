@@ -65,7 +65,7 @@ def _settings(subject: Subject) -> Iterator[Html]:
         f"{rows} on {config.data}: {subject.first.result['clients']} clients, {how}, encoder "
         f"{config.encoder}.",
     )
-    if subject.comparison is None and (said := said_of(result)):
+    if subject.comparison is None and (said := said_of(subject.first.result)):
         yield tag("p", said)
     yield tag("p", "To run it again:", class_="note")
     yield tag("pre", tag("code", subject.command))
