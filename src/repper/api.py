@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repper.config import JOIN_SETTINGS, Config
 from repper.datasets import Dataset
 from repper.errors import RepperError, needs, unknown
+from repper.options import check_kind, checked, checked_path
 from repper.partition import Partition
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ Last = TypeVar("Last")
 
 
 def run(
-    data: Dataset | str = "digits",
-    partition: Partition | str | None = None,
+    data: Dataset | Path | str = "digits",
+    partition: Partition | Path | str | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -40,6 +41,11 @@ def run(
         from repper.runs.execute import Finished, execute
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
+    _check_switches(watch, resume=resume, overwrite=overwrite)
+    if isinstance(partition, Path):
+        settings["partition"], partition = str(partition), None
+    if partition is not None:
+        check_kind("partition", partition, Partition, "a name, a manifest or a repper.Partition")
     config, images = _config(data, settings)
     events = execute(config, images, partition, resume=resume, overwrite=overwrite)
     return _last(events, watch, Finished).run
@@ -47,7 +53,7 @@ def run(
 
 def compare(
     methods: str | Sequence[str | Method | tuple[str | Method, str]],
-    data: Dataset | str = "digits",
+    data: Dataset | Path | str = "digits",
     *,
     seeds: int = 1,
     resume: bool = False,
@@ -71,9 +77,10 @@ def compare(
     for setting in ("method", "personalize"):
         if setting in settings:
             raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
+    _check_switches(watch, resume=resume, overwrite=overwrite)
     config, images = _config(data, settings)
-    folder = Path(reuse) if reuse is not None else None
-    tries = Path(tune) if isinstance(tune, str) else tune
+    folder = checked_path("reuse", reuse) if reuse is not None else None
+    tries = checked_path("tune", tune) if isinstance(tune, str) else tune
     events = compare_rows(
         config, rows_of(methods), seeds, images, resume=resume, overwrite=overwrite, reuse=folder,
         tuning=None if tries is None else read_tuning(tries),
@@ -83,7 +90,7 @@ def compare(
 
 def join(
     run: Run | Path | str,
-    data: Dataset | str | None = None,
+    data: Dataset | Path | str | None = None,
     *,
     same_clients: bool = False,
     resume: bool = False,
@@ -98,18 +105,20 @@ def join(
     with needs("train", "training"):
         from repper.runs.execute import Finished
         from repper.runs.newcomers import join as join_run
-    found = open_run(run) if isinstance(run, str | Path) else run
+        from repper.runs.run import Run
+    _check_switches(watch, resume=resume, overwrite=overwrite, same_clients=same_clients)
+    found = run if isinstance(run, Run) else open_run(run)
     for setting in settings:
         if setting not in JOIN_SETTINGS:
             raise unknown("setting", setting, JOIN_SETTINGS)
+    images = None
     if data is not None:
-        settings["data"] = data if isinstance(data, str) else data.name
-    if settings.get("out") is not None:
-        settings["out"] = str(settings["out"])
+        settings["data"], images = _named(data)
+    _as_text(settings)
     events = join_run(
         found,
         settings,
-        None if data is None or isinstance(data, str) else data,
+        images,
         same_clients=same_clients,
         resume=resume,
         overwrite=overwrite,
@@ -121,7 +130,7 @@ def open_run(folder: Path | str) -> Run:
     """A run folder that exists."""
     with needs("train", "reading a run"):
         from repper.runs.run import Run
-    found = Run(Path(folder))
+    found = Run(checked_path("the folder of a run", folder))
     _ = found.config
     return found
 
@@ -130,7 +139,7 @@ def open_comparison(folder: Path | str) -> Comparison:
     """A comparison that is finished."""
     with needs("train", "reading a comparison"):
         from repper.runs.comparison import Comparison
-    return Comparison.open(Path(folder))
+    return Comparison.open(checked_path("the folder of a comparison", folder))
 
 
 def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
@@ -154,9 +163,28 @@ def _last(
     return event
 
 
-def _config(data: Dataset | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
+def _config(data: Dataset | Path | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
     """The settings as a value, and the images if they were given as such."""
-    if settings.get("out") is not None:
-        settings["out"] = str(settings["out"])
-    name, images = (data, None) if isinstance(data, str) else (data.name, data)
+    _as_text(settings)
+    name, images = _named(data)
     return Config(data=name, **settings), images
+
+
+def _named(data: Dataset | Path | str) -> tuple[str, Dataset | None]:
+    """The name of the data, and the images if they were given as such."""
+    check_kind("data", data, Dataset | Path | str, "a data set, its name or a folder of images")
+    return (data.name, data) if isinstance(data, Dataset) else (str(data), None)
+
+
+def _as_text(settings: dict[str, Any]) -> None:
+    """Paths among the settings as the texts that settings are."""
+    for name in ("out", "init", "data_dir"):
+        if settings.get(name) is not None:
+            settings[name] = str(checked_path(name, settings[name]))
+
+
+def _check_switches(watch: object, **switches: bool) -> None:
+    for name, value in switches.items():
+        checked(name, value, bool)
+    if watch is not None and not callable(watch):
+        raise RepperError(f"watch must be a function that takes an event, got {watch!r}")

@@ -25,7 +25,7 @@ from repper.engines import ENGINES
 from repper.errors import RepperError, unknown
 from repper.heads import HEAD_SETTINGS, HEADS
 from repper.methods import METHODS, Method
-from repper.options import Option, options_of, setting
+from repper.options import Option, check_kind, checked, options_of, setting
 from repper.personalize import (
     FINETUNE,
     KEEP,
@@ -287,6 +287,8 @@ class Config:
     """Things of the user's own that were given as values, by setting."""
 
     def __init__(self, **given: Any) -> None:
+        for name in ("own", "values"):
+            check_kind(name, given.get(name, {}), Mapping, "a table of settings")
         own, values = dict(given.pop("own", {})), dict(given.pop("values", {}))
         for name, registry in KINDS_OF_THINGS.items():
             if given.get(name) is not None and not isinstance(given[name], str):
@@ -307,16 +309,18 @@ class Config:
         self._check()
 
     def _check(self) -> None:
+        for name in ("overrides", "own", "sources", "values"):
+            check_kind(name, getattr(self, name), Mapping, "a table of settings")
         for name, option in GENERAL.items():
             object.__setattr__(self, name, option.check(getattr(self, name)))
         for name in KINDS_OF_THINGS:
             if is_reference(reference := getattr(self, name)):
                 object.__setattr__(self, name, absolute_reference(reference))
-        checked = {
+        own = {
             name: OPTIONS[name].check(value) if name in OPTIONS else value
             for name, value in self.own.items()
         }
-        object.__setattr__(self, "own", checked)
+        object.__setattr__(self, "own", own)
         for name in ("out", "init", "partition"):
             if (path := getattr(self, name)) is not None and path.startswith("~"):
                 # Unlike that of Path, it leaves `~unknown-user` unchanged.
@@ -332,6 +336,8 @@ class Config:
             )
         self._check_privacy()
         for client, settings in self.overrides.items():
+            checked("a client in overrides", client, int, least=0)
+            check_kind(f"overrides of client {client}", settings, Mapping, "a table of settings")
             for key, value in settings.items():
                 if key != "personalize":
                     raise unknown(f"key in [clients.{client}]", key, ["personalize"])

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from repper.errors import RepperError, unknown
@@ -144,6 +145,30 @@ def check_fields(value: Any) -> None:
         given = option.check(getattr(value, name), said=name)
         if given is not getattr(value, name):
             object.__setattr__(value, name, given)
+
+
+def checked(name: str, value: Any, kind: type, *, optional: bool = False, **limits: Any) -> Any:
+    """An argument of a Python function as the right type, or an error that names it."""
+    return Option("", name=name, kind=kind, optional=optional, **limits).check(value, said=name)
+
+
+def checked_path(name: str, value: Any) -> Path:
+    """An argument that names a file or folder."""
+    if not isinstance(value, str | Path) or not str(value) or not is_text(str(value)):
+        raise RepperError(f"{name} must be a path, got {value!r}")
+    return Path(value)
+
+
+def check_kind(name: str, value: Any, kinds: type | types.UnionType, said: str) -> None:
+    """Refuse an argument that is none of some classes; `said` is what it must be."""
+    if not isinstance(value, kinds):
+        raise RepperError(f"{name} must be {said}, got {shortened(value)}")
+
+
+def shortened(value: object) -> str:
+    """A value for a sentence: arrays and long ones by their type."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 and "\n" not in shown else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from repper.datasets.dataset import Dataset
 from repper.documents import read_json, write_json
 from repper.errors import RepperError, unknown
+from repper.options import check_kind, checked
 from repper.seeds import Purpose, stream
 
 Rows = NDArray[np.int64]
@@ -41,6 +42,14 @@ class Partition:
         how = [f"{name} {self.settings[name]}" for name in chosen if name in self.settings]
         held = f"{min(sizes, default=0)} to {max(sizes, default=0)} training images each"
         return f"<{', '.join([f'Partition: {self.clients} clients, {held}', *how])}>"
+
+    def __post_init__(self) -> None:
+        check_kind("settings", self.settings, dict, "a dictionary")
+        for name in ("train", "test", "held_out"):
+            rows = getattr(self, name)
+            check_kind(f"a partition's {name}", rows, tuple, "a tuple of one array per client")
+            for each in rows:
+                check_kind(f"a partition's {name} rows", each, np.ndarray, "a numpy array")
 
     @property
     def clients(self) -> int:
@@ -180,14 +189,17 @@ def split(
     A draw that leaves a client with fewer than `min_train` or `min_test` images is drawn again, a
     bounded number of times, and then refused.
     """
+    check_kind("data", data, Dataset, "a repper.Dataset")
     if kind == FOLDERS:
         return _by_owner(data)
     if kind not in KINDS:
         raise unknown("partition", kind, (*KINDS, FOLDERS))
-    if clients < 1:
-        raise RepperError(f"clients must be at least 1, got {clients}")
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise RepperError(f"alpha must be a number above 0, got {alpha}")
+    clients = checked("clients", clients, int, least=1)
+    alpha = checked("alpha", alpha, float, above=0)
+    classes_per_client = checked("classes_per_client", classes_per_client, int, least=1)
+    min_train = checked("min_train", min_train, int, least=2)
+    min_test = checked("min_test", min_test, int, least=0)
+    seed = checked("seed", seed, int, least=0)
     for part, held, least in (("train", data.train, min_train), ("test", data.test, min_test)):
         if clients * least > len(held):
             raise RepperError(

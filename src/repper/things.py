@@ -34,6 +34,8 @@ def taken(name: str, value: Any, registry: Registry[Any]) -> tuple[str, dict[str
     if isinstance(value, type):
         value = value()
     kind = value if name == "encoder" else type(value)
+    if name == "encoder" and not hasattr(value, "__module__"):
+        raise RepperError(f"encoder must be a name or a function that builds one, got {value!r}")
     if name != "encoder":
         base = {"method": Method, "server": Rule, "attack": Attack}.get(name)
         if base is not None and not isinstance(value, base):

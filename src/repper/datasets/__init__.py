@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from repper.datasets.dataset import Dataset, Split
+from repper.datasets.dataset import LARGEST, Dataset, Split
 from repper.datasets.request import Request, data_folder
 from repper.errors import RepperError, unknown
+from repper.options import check_kind, checked, checked_path
 from repper.registry import Registry, is_reference
 
 DATASETS: Registry[Callable[[Request], Dataset]] = Registry(
@@ -48,6 +49,17 @@ def load(
     """
     from repper.datasets.shape import part_of, shaped
 
+    check_kind("name", name, str | Path, "a data set, a folder or file.py:function")
+    if data_dir is not None:
+        data_dir = checked_path("data_dir", data_dir)
+    if image_size is not None:
+        image_size = checked("image_size", image_size, int, least=1, most=LARGEST)
+    if train_images is not None:
+        train_images = checked("train_images", train_images, int, least=1)
+    test_share = checked("test_share", test_share, float, above=0, most=0.9)
+    switches = {"by_client": by_client, "download": download, "skip_unreadable": skip_unreadable}
+    for argument, value in switches.items():
+        checked(argument, value, bool)
     if name in DATASETS or is_reference(name):
         if by_client:
             raise RepperError(f"--partition folders is for a folder of images, not for {name!r}")

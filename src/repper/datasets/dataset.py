@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repper.errors import RepperError
+from repper.options import check_kind
 
 LARGEST = 4096
 """The largest side of an image, in pixels."""
@@ -28,6 +29,8 @@ class Split:
     labels: NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        for name in ("images", "labels"):
+            check_kind(f"{name} of a Split", getattr(self, name), np.ndarray, "a numpy array")
         # Plain writable memory, because PyTorch will look at it without copying.
         plain = np.require(self.images, requirements=["C", "W"])
         object.__setattr__(self, "images", plain)
@@ -67,6 +70,15 @@ class Dataset:
     owners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def __post_init__(self) -> None:
+        for name, kind, said in (
+            ("name", str, "text"), ("classes", tuple | list, "names of classes"),
+            ("train", Split, "a repper.Split"), ("test", Split, "a repper.Split"),
+            ("flip", bool, "true or false"), ("note", str, "text"),
+            ("clients", tuple | list, "names of clients"),
+        ):  # fmt: skip
+            check_kind(f"{name} of a Dataset", getattr(self, name), kind, said)
+        for name in ("classes", "clients"):
+            object.__setattr__(self, name, _names(f"data set {self.name!r}, {name}", self, name))
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"data set {self.name!r}, {part}"
             if not isinstance(split, Split):
@@ -105,9 +117,18 @@ class Dataset:
     def _check_owners(self) -> None:
         if bool(self.clients) != (self.owners is not None):
             raise RepperError(f"data set {self.name!r}: clients and owners go together")
+        if self.owners is not None and not (
+            isinstance(self.owners, tuple) and len(self.owners) == 2
+        ):
+            raise RepperError(
+                f"data set {self.name!r}: owners must be two arrays, one for train and one for test"
+            )
         for owners, split in zip(self.owners or (), (self.train, self.test), strict=False):
-            if owners.shape != split.labels.shape or not (
-                0 <= owners.min() <= owners.max() < len(self.clients)
+            check_kind(f"data set {self.name!r}: owners", owners, np.ndarray, "numpy arrays")
+            if (
+                not np.issubdtype(owners.dtype, np.integer)
+                or owners.shape != split.labels.shape
+                or not (0 <= owners.min() <= owners.max() < len(self.clients))
             ):
                 raise RepperError(
                     f"data set {self.name!r}: owners must name one of {len(self.clients)} clients "
@@ -131,6 +152,16 @@ class Dataset:
             sha.update(np.ascontiguousarray(split.images).data)
             sha.update(np.ascontiguousarray(split.labels.astype("<i8", copy=False)).data)
         return sha.hexdigest()
+
+
+def _names(where: str, data: Dataset, field: str) -> tuple[str, ...]:
+    """Names that are told apart; a list becomes a tuple."""
+    names = tuple(getattr(data, field))
+    for name in names:
+        check_kind(where, name, str, "names, each a text")
+        if not name or names.count(name) > 1:
+            raise RepperError(f"{where}: {name!r} {'stands there twice' if name else 'is no name'}")
+    return names
 
 
 def set_apart(data: Dataset, share: float, random: np.random.Generator) -> Dataset:

@@ -21,6 +21,7 @@ from repper.errors import RepperError, unknown
 from repper.files import check_one_of, check_same
 from repper.hardware import resolve_device, resolve_precision
 from repper.methods import METHODS, Method
+from repper.options import check_kind, checked
 from repper.partition import read_partition
 from repper.personalize import personalizer_names
 from repper.registry import absolute_reference, is_reference, reference_to
@@ -52,6 +53,7 @@ Rowlike = str | Method | tuple[str | Method, str]
 
 def rows_of(rows: str | Sequence[Rowlike]) -> list[Row]:
     """Rows from `repper+linear,fedavg[augment=weak],fedavg+finetune`."""
+    check_kind("methods", rows, str | Sequence, "rows such as 'fedavg+finetune', or a list of rows")
     listed: Sequence[Rowlike] = rows
     if isinstance(rows, str):
         listed = [row.strip() for row in rows.split(",") if row.strip()]
@@ -67,13 +69,15 @@ def rows_of(rows: str | Sequence[Rowlike]) -> list[Row]:
 
 
 def _row(one: Rowlike) -> Row:
-    given, last = one if isinstance(one, tuple) else (one, "")
+    given, last = one if isinstance(one, tuple) and len(one) == 2 else (one, "")
+    check_kind("what a row's clients do last", last, str, "a name")
     settings: Settings = ()
     if isinstance(given, Method):
         method = METHODS.name_of(type(given)) or reference_to(type(given))
         name = type(given).__name__
         kind, value = type(given), given
     else:
+        check_kind("a row of a comparison", given, str, "a name or a method")
         name = given
         method, texts, after = split_name(given)
         last = after or last
@@ -180,6 +184,7 @@ def check_asked(config: Config, seeds: int, reuse: Path | None) -> Trainings | N
     """Refuse what no comparison can do, before anything is written; open what is to be reused."""
     if config.overrides:
         raise RepperError("a comparison gives all clients the same head: leave out [clients.N]")
+    seeds = checked("seeds", seeds, int)
     if not 1 <= seeds <= MOST_SEEDS:
         raise RepperError(f"--seeds must be 1 to {MOST_SEEDS}, got {seeds}")
     resolve_device(config.device)

@@ -14,10 +14,11 @@ from repper.config import Config
 from repper.datasets.images import read_image
 from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
-from repper.errors import RepperError
+from repper.errors import RepperError, unknown
 from repper.evaluate import Score, mean_of
 from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
+from repper.options import check_kind, checked, checked_path
 from repper.params import Params, digest
 from repper.private import PrivateStore
 from repper.runs.build import build_stages
@@ -177,6 +178,8 @@ class Run:
 
         A round in which all take part, as of `local`, counts as the rounds it stands for.
         """
+        if key not in (known := ("accuracy", "knn", "loss")):
+            raise unknown("measure", key, known)
         stages = build_stages(self.config)
         one = stages[0].stands_for
         found = {round(record["round"] * one): record.get(key) for record in self.rounds()}
@@ -196,6 +199,7 @@ class Run:
     def classifier(self, client: int) -> tuple[EncoderSpec, Params, SavedHead]:
         """A client's own classifier: its encoder, or the common one, and its head."""
         clients = self.result["clients"]
+        client = checked("client", client, int)
         if not 0 <= client < clients:
             raise RepperError(f"there is no client {client}: this run has 0 to {clients - 1}")
         if not (self.folder / HEADS / f"{client}.safetensors").is_file():
@@ -226,6 +230,9 @@ class Run:
         """The class of each image, and the score of every class the client's head knows."""
         if isinstance(images, str | Path):
             images = [images]
+        check_kind("images", images, np.ndarray | Sequence, "an array or paths of image files")
+        if not isinstance(images, np.ndarray):
+            images = [checked_path("an image", image) for image in images]
         if len(images) == 0:
             return []
         spec, params, head = self.classifier(client)
