@@ -21,12 +21,12 @@ from repper.methods.method import Outputs, Seen, phases_of
 from repper.names import is_statistic, is_weight, part_of
 from repper.params import Params, load_params, select
 
-RATE = 0.05
+RATE = 0.1
 MOMENTUM = 0.1
 """Of batch norm's running statistics in PyTorch."""
-VARIATION, STATISTICS = 0.2, 1.0
-"""Weights of total variation and of statistics beside the cosine, which is 0 to 2."""
-MATCH = 1.0
+STATISTICS, SMOOTH, ROUGH = 1.0, 0.2, 0.02
+"""Weights beside the cosine, which is 0 to 2: of statistics, and of total variation with them and
+without."""
 
 FLOOR, TINY = 1e-2, 1e-8
 
@@ -96,11 +96,11 @@ def invert(
         r = network.encoder(images.repeat(max(1, phase.views), 1, 1, 1))
         seen = Seen(Outputs(network.of_features(r)), truth, moving, received, own, counts)
         loss = phase.loss(seen)
-        value = VARIATION * _variation(images)
+        value = (SMOOTH if found.moments else ROUGH) * _variation(images)
         # Gradients of noise lead nowhere: statistics, where there are any, show the way to them.
         if target and (step >= tries // 2 or not found.moments):
             gradients = torch.autograd.grad(loss, [moving[n] for n in names], create_graph=True)
-            value = value + MATCH * _unlike(gradients, target, found.signs)
+            value = value + _unlike(gradients, target, found.signs)
         if found.moments:
             value = value + STATISTICS * _far(looked, found.moments)
         [images.grad] = torch.autograd.grad(value, [images])
