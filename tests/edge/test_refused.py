@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from repper.documents import read_json
 from repper.edge.model_folder import read_model
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import Unknown
@@ -157,7 +158,7 @@ def test_damaged_files_are_refused_or_do_not_matter(repper, model, place, part):
     ],
 )  # fmt: skip
 def test_a_description_of_the_wrong_types_is_refused(repper, model, place, key, value):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     *way, last = key.split(".")
     inner = notes
     for step in way:
@@ -187,7 +188,7 @@ def test_a_description_that_is_none_is_refused(repper, model, place, text):
     ],
 )  # fmt: skip
 def test_damaged_settings_of_a_head_are_refused(repper, model, place, scores):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     (model / "model.json").write_text(json.dumps({**notes, "scores": scores}))
     before = content(model)
     refused(repper("add", model, "--images", place / "more"), "model.json")
@@ -195,7 +196,7 @@ def test_damaged_settings_of_a_head_are_refused(repper, model, place, scores):
 
 
 def test_keys_of_later_versions_are_ignored(repper, model, place):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     notes["encoder"]["colour"] = notes["later"] = {"x": 1}
     (model / "model.json").write_text(json.dumps(notes))
     assert repper("predict", model, files(place / "tests")[0]).returncode == 0
@@ -204,7 +205,7 @@ def test_keys_of_later_versions_are_ignored(repper, model, place):
 def test_the_head_of_another_encoder_is_refused(repper, model, place, tmp_path):
     (tmp_path / "other.onnx").write_bytes(pixel_encoder(digest="f" * 64, gain=2))
     personalize(tmp_path / "other.onnx", place / "photos", tmp_path / "other")
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     photo = files(place / "tests")[0]
     before = content(model)
     for part in ("head", "unknown"):

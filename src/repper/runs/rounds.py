@@ -83,6 +83,8 @@ def keep_stage(folder: Path, index: int) -> None:
 def go_back(folder: Path, index: int) -> None:
     """Stand where stage `index` has begun, if it has."""
     if (kept := stage_checkpoint(folder, index)).is_file():
+        read_params(kept)  # a damaged one is refused before anything is changed
+        (folder / RESULT).unlink(missing_ok=True)  # it is of a longer log
         write_atomically(folder / CHECKPOINT, kept.read_bytes())
 
 
