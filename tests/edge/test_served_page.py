@@ -1,17 +1,17 @@
-"""The page of a model, written and served."""from repper.documents import read_json
-
+"""The page of a model, written and served."""
 
 from __future__ import annotations
 
 import base64
 import http.client
-import json
 import re
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from repper.documents import read_json
 
 from .commands import model_in, refused
 from .tiny_model import (
