@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from repper.checks import verify
+from repper.checks.check import WRONG
 from repper.documents import read_json
 from repper.edge.model_folder import read_model
 from repper.edge.saved_head import read_head
@@ -341,3 +344,31 @@ def test_a_rule_that_does_not_fit_together_is_refused(repper, model, place, arra
     }
     save_file(all_arrays, model / "unknown.safetensors", metadata=header)
     refused(repper("predict", model, files(place / "tests")[0]), "unknown.safetensors")
+
+
+def test_a_changed_byte_anywhere_in_a_model_is_found(repper, model, place):
+    """By `verify`; and `predict` refuses it or answers as before."""
+    photo = files(place / "tests")[0]
+
+    def predicted():
+        opened = Model.open(model)
+        read_album(model / opened.notes.photos.file, opened.encoder)
+        return opened.predict([photo])
+
+    good, random = predicted(), np.random.default_rng(0)
+    done = repper("verify", model)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(", ")[0] for line in done.stdout.splitlines()] == [
+        "description: OK", "encoder: OK", "head: OK", "unknown: OK", "photos: OK",
+    ]  # fmt: skip
+    for name, data in content(model).items():
+        for _ in range(25):
+            changed = bytearray(data)
+            changed[random.integers(len(data))] ^= 1 << int(random.integers(8))
+            (model / name).write_bytes(changed)
+            assert WRONG in {one.status for one in verify(model)}, name
+            with suppress(RepperError):
+                assert predicted() == good
+        (model / name).write_bytes(data)
+    refused(repper("verify", model / "head.safetensors", "--no-such-flag"), "unknown option")
+    assert repper("verify", model / "head.safetensors").returncode == 0

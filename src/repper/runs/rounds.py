@@ -198,9 +198,12 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 def log_digest(folder: Path) -> str:
-    """The last seal of the log, which covers all of it."""
+    """The last seal of the log, which covers all of it; without rounds, the run's name."""
+    run = name_of(folder)
+    if not (folder / ROUNDS).is_file():
+        return run
     with (folder / ROUNDS).open("rb") as file:
-        return _last_seal(file, name_of(folder)).decode()
+        return _last_seal(file, run).decode()
 
 
 RECORD = {
