@@ -11,6 +11,7 @@ import pytest
 import repper as api
 from conftest import last_json, make_dataset
 from repper.config import Config
+from repper.documents import read_json
 from repper.errors import RepperError
 from repper.runs.compare import CellStarted, Compared, compare, rows_of
 from repper.runs.comparison import Comparison, interval, over_rounds
@@ -183,7 +184,7 @@ def test_a_reused_training_keeps_where_it_was_made(done, digits, tmp_path):
     shelf = tmp_path / "shelf"
     shutil.copytree(folder / "cells" / "fedrep+finetune-seed0", shelf / "one")
     path = shelf / "one" / "environment.json"
-    made = json.loads(path.read_text()) | {"processor": "an abacus"}
+    made = read_json(path) | {"processor": "an abacus"}
     path.write_text(json.dumps(made))
     list(
         compare(
@@ -402,7 +403,7 @@ def test_rounds_in_which_all_take_part_stand_where_others_have_trained_as_much(d
 
 def test_a_table_without_rows_is_refused(done, tmp_path):
     folder, _ = done
-    found = json.loads((folder / "table.json").read_text())
+    found = read_json(folder / "table.json")
     for empty in ("rows", "seeds"):
         (tmp_path / "table.json").write_text(json.dumps(found | {empty: []}))
         with pytest.raises(RepperError, match=r"table.json is not the table of a comparison"):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import make_dataset
 from repper.datasets import Dataset, Split
+from repper.documents import read_json
 from repper.errors import RepperError
 from repper.federate import choose_cohort
 from repper.partition import KINDS, Partition, read_partition, split
@@ -135,7 +136,7 @@ def test_a_changed_or_foreign_manifest_is_refused(tmp_path, digits):
     split(digits, clients=4).save(path, digits)
     with pytest.raises(RepperError, match="was made for other data"):
         read_partition(path, make_dataset())
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path)
     manifest["clients"][0]["train"][0] += 1
     path.write_text(json.dumps(manifest))
     with pytest.raises(RepperError, match="do not match its hash"):

@@ -323,6 +323,7 @@ export class App {
         : (this.model.scores ?? null),
     };
     delete model.folders;
+    delete model.seal; // it is that of the file that was read
     if (Object.keys(renamed).length) model.folders = renamed;
     const blob = (part) => new Blob([part]);
     const files = [

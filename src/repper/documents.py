@@ -116,6 +116,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RepperError(f"{path} is not a TOML file: {error}") from error
     try:
+        if IN_TOML.mark.startswith(content):
+            raise ValueError("nothing of it is left")
         IN_TOML.is_sealed(content)
     except ValueError as error:
         raise RepperError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from repper.datasets.dataset import Dataset, Split
 from repper.datasets.shape import shaped
-from repper.documents import write_json
+from repper.documents import check_kinds, read_json, write_json
 from repper.edge.saved_head import unit_rows
 from repper.encoders.encoder import SHARED, features_of
 from repper.errors import RepperError
@@ -187,14 +186,21 @@ def nearest_other(r: NDArray[Any], labels: NDArray[np.int64]) -> float:
     return float(100 * (labels[likeness.argmax(1)] == labels).mean())
 
 
+KEPT_KINDS = {
+    "key": dict[str, Any], "points": list[list[float]], "labels": list[int],
+    "silhouette": list[float | None], "nearest": list[float | None], "clients": int,
+}  # fmt: skip
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     """What was kept; a damaged file counts as none."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_text())
-    except ValueError:
+        kept: dict[str, Any] = read_json(path)
+        check_kinds(path, kept, KEPT_KINDS)
+    except RepperError:
         return None
     wanted = {"key", "points", "labels", "silhouette", "nearest", "clients"}
-    return kept if isinstance(kept, dict) and kept.keys() == wanted else None
+    return kept if kept.keys() == wanted else None
 
 
 def _sample(split: Split, count: int) -> Split:

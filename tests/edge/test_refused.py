@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from repper.checks import verify
+from repper.checks.check import WRONG
+from repper.documents import read_json
 from repper.edge.model_folder import read_model
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import Unknown
@@ -157,7 +161,7 @@ def test_damaged_files_are_refused_or_do_not_matter(repper, model, place, part):
     ],
 )  # fmt: skip
 def test_a_description_of_the_wrong_types_is_refused(repper, model, place, key, value):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     *way, last = key.split(".")
     inner = notes
     for step in way:
@@ -187,7 +191,7 @@ def test_a_description_that_is_none_is_refused(repper, model, place, text):
     ],
 )  # fmt: skip
 def test_damaged_settings_of_a_head_are_refused(repper, model, place, scores):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     (model / "model.json").write_text(json.dumps({**notes, "scores": scores}))
     before = content(model)
     refused(repper("add", model, "--images", place / "more"), "model.json")
@@ -195,7 +199,7 @@ def test_damaged_settings_of_a_head_are_refused(repper, model, place, scores):
 
 
 def test_keys_of_later_versions_are_ignored(repper, model, place):
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     notes["encoder"]["colour"] = notes["later"] = {"x": 1}
     (model / "model.json").write_text(json.dumps(notes))
     assert repper("predict", model, files(place / "tests")[0]).returncode == 0
@@ -204,7 +208,7 @@ def test_keys_of_later_versions_are_ignored(repper, model, place):
 def test_the_head_of_another_encoder_is_refused(repper, model, place, tmp_path):
     (tmp_path / "other.onnx").write_bytes(pixel_encoder(digest="f" * 64, gain=2))
     personalize(tmp_path / "other.onnx", place / "photos", tmp_path / "other")
-    notes = json.loads((model / "model.json").read_text())
+    notes = read_json(model / "model.json")
     photo = files(place / "tests")[0]
     before = content(model)
     for part in ("head", "unknown"):
@@ -340,3 +344,31 @@ def test_a_rule_that_does_not_fit_together_is_refused(repper, model, place, arra
     }
     save_file(all_arrays, model / "unknown.safetensors", metadata=header)
     refused(repper("predict", model, files(place / "tests")[0]), "unknown.safetensors")
+
+
+def test_a_changed_byte_anywhere_in_a_model_is_found(repper, model, place):
+    """By `verify`; and `predict` refuses it or answers as before."""
+    photo = files(place / "tests")[0]
+
+    def predicted():
+        opened = Model.open(model)
+        read_album(model / opened.notes.photos.file, opened.encoder)
+        return opened.predict([photo])
+
+    good, random = predicted(), np.random.default_rng(0)
+    done = repper("verify", model)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(", ")[0] for line in done.stdout.splitlines()] == [
+        "description: OK", "encoder: OK", "head: OK", "unknown: OK", "photos: OK",
+    ]  # fmt: skip
+    for name, data in content(model).items():
+        for _ in range(25):
+            changed = bytearray(data)
+            changed[random.integers(len(data))] ^= 1 << int(random.integers(8))
+            (model / name).write_bytes(changed)
+            assert WRONG in {one.status for one in verify(model)}, name
+            with suppress(RepperError):
+                assert predicted() == good
+        (model / name).write_bytes(data)
+    refused(repper("verify", model / "head.safetensors", "--no-such-flag"), "unknown option")
+    assert repper("verify", model / "head.safetensors").returncode == 0

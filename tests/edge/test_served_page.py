@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import re
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from repper.documents import read_json
 
 from .commands import model_in, refused
 from .tiny_model import (
@@ -24,7 +25,7 @@ def test_the_page_holds_the_model(repper, model, tmp_path):
     assert said.returncode == 0
     assert "open it in a browser" in said.stdout
     found = model_in((tmp_path / "page.html").read_text("utf-8"))
-    assert found["model"] == json.loads((model / "model.json").read_text())
+    assert found["model"] == read_json(model / "model.json")
     for part, file in (("encoder", "encoder.onnx"), ("head", "head.safetensors"),
                        ("unknown", "unknown.safetensors")):  # fmt: skip
         assert base64.b64decode(found[part]) == (model / file).read_bytes()
@@ -63,7 +64,7 @@ def test_the_page_is_served_to_this_machine_only(served, model):
     process, port = served
     status, page = ask(port)
     assert status == 200
-    assert model_in(page)["model"] == json.loads((model / "model.json").read_text())
+    assert model_in(page)["model"] == read_json(model / "model.json")
     assert ask(port, Host=f"localhost:{port}")[0] == 200
     assert ask(port, Host="127.0.0.1")[0] == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1]"):

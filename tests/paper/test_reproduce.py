@@ -14,6 +14,7 @@ import pytest
 from paper.small import TINY, TWO
 from repper.cli.results import print_reproduction
 from repper.config import Config
+from repper.documents import read_json
 from repper.errors import RepperError
 from repper.paper.beside import number_cells, order_cells
 from repper.paper.events import PanelMissing, PanelStarted, Reproduced
@@ -210,7 +211,7 @@ def test_a_folder_of_something_else_is_refused(done, tmp_path):
     other = dataclasses.replace(TWO, name="table9")
     with pytest.raises(RepperError, match="its experiment is table2, not table9"):
         next(reproduce(other, TINY, folder, resume=True, how=how))
-    identity = json.loads((folder / "reproduction.json").read_text())
+    identity = read_json(folder / "reproduction.json")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "reproduction.json").write_text(json.dumps(identity | {"seeds": 2}))
     with pytest.raises(RepperError, match="has 2 seeds: give --seeds as many or more"):

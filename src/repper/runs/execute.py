@@ -190,7 +190,6 @@ def _begin(planned: Plan) -> Checkpoint:
     if not run_folder.name_of(folder):  # of an older version: what is written now will be tied
         run_folder.write_start(folder, before, planned.digests)
     if before.rounds < config.rounds:
-        (folder / run_folder.RESULT).unlink(missing_ok=True)
         go_back(folder, 1)  # more rounds are more of the first stage
     read = read_checkpoint(folder, planned.shared_after, planned.work.run)
     checkpoint = read or Checkpoint(0, planned.enter(0))

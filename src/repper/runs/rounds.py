@@ -81,6 +81,8 @@ def keep_stage(folder: Path, index: int) -> None:
 def go_back(folder: Path, index: int) -> None:
     """Stand where stage `index` has begun, if it has."""
     if (kept := stage_checkpoint(folder, index)).is_file():
+        read_params(kept)  # a damaged one is refused before anything is changed
+        (folder / RESULT).unlink(missing_ok=True)  # it is of a longer log
         write_atomically(folder / CHECKPOINT, kept.read_bytes())
 
 
@@ -202,9 +204,12 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 def log_digest(folder: Path) -> str:
-    """The last seal of the log, which covers all of it."""
+    """The last seal of the log, which covers all of it; without rounds, the run's name."""
+    run = name_of(folder)
+    if not (folder / ROUNDS).is_file():
+        return run
     with (folder / ROUNDS).open("rb") as file:
-        return _last_seal(file, name_of(folder)).decode()
+        return _last_seal(file, run).decode()
 
 
 RECORD = {

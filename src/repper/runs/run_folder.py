@@ -174,7 +174,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def training_digest(config: Config) -> str:
     """A SHA-256 of the settings that decide what is trained, but for the rounds."""
     tested = config if config.validation else replace(config, evaluate_every=0)
-    return _sha256(tested.training())
+    # As TOML may or may not write a whole number with a point.
+    whole = {key: float(v) if type(v) is int else v for key, v in tested.training().items()}
+    return _sha256(whole)
 
 
 def name_of_run(digests: Mapping[str, str]) -> str:
