@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import repper as api
 from repper.errors import RepperError
 from repper.flower.allowed import check_allowed
 from repper.flower.server import Federation, run_federation
@@ -43,6 +44,22 @@ def test_the_server_hides_sites_by_a_secret_of_its_own(tmp_path, image_folders):
     privacy = privacy_of(replace(HIDDEN, data="sites"))
     assert result["privacy"]["epsilon"] == epsilon(privacy, [Release(2, (0, 1))] * 2)
     assert not list((tmp_path / "sites").rglob("noise.key"))
+
+
+@pytest.mark.parametrize("where", ["server", "site"])
+def test_with_the_key_of_the_seed_it_is_the_serial_run(tmp_path, image_folders, monkeypatch, where):
+    for place in ("server", "site"):
+        monkeypatch.setattr(f"repper.flower.{place}.secret_key", lambda path: key_of_seed(0))
+    config = replace(HIDDEN, noise_at=where)
+    names = (
+        "rounds", "epochs", "width", "participation", "image_size", "knn", "method", "personalize",
+        "norm", "clip", "noise", "noise_at", "delta",
+    )  # fmt: skip
+    given = {name: getattr(config, name) for name in names}
+    serial = api.run(
+        str(image_folders), partition="folders", engine="serial", out=tmp_path / "serial", **given
+    )
+    assert run(tmp_path, image_folders, config)["encoder_digest"] == serial.result["encoder_digest"]
 
 
 def test_a_round_that_is_repeated_is_the_same_release(tmp_path, image_folders):
