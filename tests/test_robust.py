@@ -116,7 +116,7 @@ def test_medians_and_krum_count_clients_and_not_examples():
 
 @pytest.mark.parametrize(
     ("rule", "clients", "least"),
-    [(ours.TrimmedMean(), 2, 3), (ours.Krum(), 3, 4), (ours.MultiKrum(hostile=0.4), 5, 5)],
+    [(ours.TrimmedMean(), 2, 3), (ours.Krum(), 4, 5), (ours.MultiKrum(hostile=0.4), 7, 9)],
 )
 def test_rounds_of_too_few_clients_are_refused_before_anything_is_written(
     rule, clients, least, tmp_path, digits

@@ -191,11 +191,11 @@ class Backdoor(Attack):
     def mark(self, images: Tensor) -> Tensor:
         """Images (n, c, s, s) with the square, near their lower right corner.
 
-        It is an eighth of the side away from the edge, so that few crops cut it off.
+        Half its own side stays free between it and the edge, so that few crops cut it off.
         """
         size = images.shape[-1]
-        side = max(1, round(size * SQUARE))
-        first = size - side - round(size * SQUARE / 2)
+        side = math.ceil(size * SQUARE)
+        first = size - side - side // 2
         marked = images.clone()
         marked[:, :, first : first + side, first : first + side] = 255
         return marked

@@ -228,7 +228,7 @@ def test_a_site_that_could_not_take_part_is_asked_again(tmp_path, image_folders,
     ("changes", "why"),
     [
         ({"method": "central"}, "needs all images in one place"),
-        ({"server": "krum"}, "Krum needs at least 4 clients in a round"),
+        ({"server": "krum"}, "Krum needs at least 5 clients in a round"),
         ({"method": "fedavg"}, "name them with --classes"),
         ({"method": "lg-fedavg", "init": "run"}, "lg-fedavg every site has an encoder of its own"),
         ({"precision": "auto"}, "--precision auto is not available in a federation"),
