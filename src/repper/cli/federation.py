@@ -99,7 +99,15 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _refuse_windows(command: str) -> None:
+    if sys.platform == "win32":
+        raise RepperError(
+            f"{command} does not work on Windows: use Linux, macOS, or Windows' Linux subsystem"
+        )
+
+
 def _serve(options: argparse.Namespace) -> int:
+    _refuse_windows("repper serve")
     with needs("train,flower", "repper serve"):
         from repper.flower import warm
         from repper.flower.deployment import Server
@@ -150,6 +158,7 @@ def _become(
 
 
 def _node(options: argparse.Namespace) -> int:
+    _refuse_windows("repper node")
     with needs("train,flower", "repper node"):
         from repper.flower import warm
         from repper.flower.deployment import node_command, node_environment
@@ -189,6 +198,7 @@ def _node(options: argparse.Namespace) -> int:
 
 
 def _federate(options: argparse.Namespace) -> int:
+    _refuse_windows("repper federate")
     with needs("train,flower", "repper federate"):
         from repper.cli.idle import say_what_is_idle
         from repper.flower.deployment import Server

@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
@@ -42,6 +44,8 @@ def start_method() -> SpawnContext | ForkServerContext:
 def warm_up(engine: str) -> None:
     """Begin to load what a pool's workers need, beside what this process has to do first."""
     if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
+        from multiprocessing import forkserver  # Windows has none
+
         start_method()
         with without_main_module(), keeping_memory():
             forkserver.ensure_running()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,14 @@ from repper.config import Config
 from repper.config_file import read_config, write_config
 from repper.encoders.encoder import read_encoder
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same, read_json, write_atomically
+from repper.files import (
+    InUseError,
+    check_one_of,
+    check_same,
+    lock_file,
+    read_json,
+    write_atomically,
+)
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -43,17 +49,16 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep a run folder for this process; the lock ends with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        (folder / LOCK).touch()
     except OSError as error:
         raise RepperError(f"cannot write to --out {folder}: {error.strerror}") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RepperError(
-                f"another process is running in {folder}: wait for it, or use another --out"
-            ) from error
-        yield
+    try:
+        with lock_file(folder / LOCK, wait=False):
+            yield
+    except InUseError as error:
+        raise RepperError(
+            f"another process is running in {folder}: wait for it, or use another --out"
+        ) from error
 
 
 def read_run_config(folder: Path) -> Config:
