@@ -119,9 +119,9 @@ def _classes(root: Path, found: Checked, by_client: bool) -> Parts:
         places = {path.name.lower(): path for path in folders}
         if "train" not in places:
             found.faults.append(f"{root} holds {folders[0].name} but no train: put both")
-        for name in places.keys() - {"train", "test"}:
+        for name in sorted(places.keys() - {"train", "test"}):
             found.passed.folder(name)
-        places = {part: place for part, place in places.items() if part in ("train", "test")}
+        places = {part: places[part] for part in ("train", "test") if part in places}
     classes: Parts = defaultdict(lambda: defaultdict(list))
     for part, place in places.items():
         inside = folders
