@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+
+from repper.errors import install_hint
 
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
@@ -157,7 +160,34 @@ def test_without_torch_the_sentence_says_what_to_install():
         "    code = main(['run'])\n"
         "print(code, said.getvalue())"
     )
-    assert python(code) == "2 repper: repper run needs torch: pip install 'repper[train]'"
+    assert python(code) == f"2 repper: repper run needs torch: {install_hint('train')}"
+
+
+@pytest.mark.parametrize(
+    ("origin", "hint"),
+    [
+        (None, "pip install 'repper[train]'"),
+        (
+            '{"url": "file:///somewhere/repper.whl", "archive_info": {}}',
+            "pip install 'repper[train]'",
+        ),
+        ('{"url": "file://HERE", "dir_info": {"editable": true}}', "pip install -e 'HERE[train]'"),
+        ('{"url": "file://HERE", "dir_info": {}}', "pip install 'HERE[train]'"),
+        ('{"url": "file:///gone", "dir_info": {}}', "pip install 'repper[train]'"),
+        ("damaged", "pip install 'repper[train]'"),
+    ],
+)
+def test_hints_name_what_works_from_where_it_was_installed(origin, hint, tmp_path, monkeypatch):
+    info = tmp_path / "repper-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: repper\nVersion: 9\n")
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    (checkout / "pyproject.toml").touch()
+    if origin is not None:
+        (info / "direct_url.json").write_text(origin.replace("HERE", quote(str(checkout))))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_hint("train") == hint.replace("HERE", str(checkout))
 
 
 def test_without_torch_a_saved_head_predicts(tmp_path):

@@ -279,7 +279,7 @@ def test_a_run_shows_the_names_of_the_clients(repper, federation, tmp_path):
     result = last_json(process)
     assert result["run"].startswith("runs/photos-repper-linear-")
     assert "photos: 10 train and 4 test images; 2 clients with 5 to 5" in process.stderr
-    rows = [line.split()[1] for line in process.stdout.splitlines() if " linear " in line]
+    rows = [line.split()[1] for line in process.stderr.splitlines() if " linear " in line]
     assert rows == ["anna", "ben"]
 
 
@@ -299,3 +299,88 @@ def test_cinic10_is_its_train_and_test_folders(tmp_path, name):
     (tmp_path / name / "test" / "ship").rename(tmp_path / name / "test" / "boat")
     with pytest.raises(RepperError, match="is not CINIC-10: its classes are airplane"):
         load("cinic10", tmp_path)
+
+
+def picture(path, shade=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8, 3), shade, np.uint8)).save(path)
+
+
+def test_check_lists_all_faults_of_a_folder_at_once(repper, tmp_path):
+    root = tmp_path / "photos"
+    for label in ("cat", "dog", "owl"):
+        for number in range(3):
+            picture(root / label / f"{number}.png", number)
+    done = repper("check", "photos")
+    assert (done.returncode, done.stdout) == (0, "9 images of 3 classes can be read\n")
+    (root / "empty").mkdir()
+    (root / "cat" / "self.png").symlink_to("self.png")
+    (root / "cat" / "gone.png").symlink_to("nothing.png")
+    (root / "dog" / "up").symlink_to("..")
+    picture(root / "owl" / "more" / "x.png")
+    picture(root / "one" / "x.png")
+    (root / "cat" / "bad.jpg").write_text("no image")
+    for name in ("a.gif", "b.GIF", "notes.txt", ".hidden"):
+        (root / "cat" / name).touch()
+    picture(root / "beside.png")
+    done = repper("check", "photos")
+    assert done.returncode == 2
+    assert done.stderr == "repper: photos has 7 faults\n"
+    first, passed, *faults = done.stdout.splitlines()
+    assert first == "10 images of 4 classes can be read"
+    assert passed == "passed over: 2 .gif files, 1 .txt file, 1 image beside the folders"
+    endings = "(.png, .jpg, .jpeg, .webp, .bmp)"
+    assert faults == [
+        "fault: photos/cat/gone.png is a link to nothing",
+        "fault: photos/cat/self.png is a link to itself",
+        "fault: photos/dog/up is a link to a folder above it",
+        f"fault: class folder photos/empty has no images {endings}",
+        "fault: photos/owl holds 3 images and also 'more': a class has no folders",
+        "fault: photos/cat/bad.jpg cannot be read as an image",
+        "fault: class 'one' has a single image: it needs one to learn from and one to test on",
+    ]
+
+
+def test_check_of_clients_and_of_parts(repper, tmp_path):
+    for client in ("north", "south"):
+        for label in ("cat", "dog"):
+            for number in range(3):
+                picture(tmp_path / "clients" / client / label / f"{number}.png", number)
+    done = repper("check", "clients", "--by-client")
+    assert done.stdout == "12 images of 2 classes of 2 clients can be read\n"
+    (tmp_path / "clients" / "west").mkdir()
+    done = repper("check", "clients", "--by-client")
+    assert "fault: clients/west holds no folders of images" in done.stdout
+    picture(tmp_path / "parts" / "train" / "cat" / "0.png")
+    picture(tmp_path / "parts" / "test" / "dog" / "0.png")
+    (tmp_path / "parts" / "val").mkdir()
+    done = repper("check", "parts")
+    assert sorted(done.stdout.splitlines()[1:]) == [
+        "fault: class 'cat' has no images to test on",
+        "fault: class 'dog' has images to test on but none to learn from",
+        "passed over: 1 folder 'val' (neither train nor test)",
+    ]
+    assert "does not exist" in repper("check", "nowhere").stderr
+
+
+def test_what_is_passed_over_is_counted_when_a_folder_is_loaded(tmp_path):
+    root = tmp_path / "photos"
+    for label in ("cat", "dog"):
+        for number in range(3):
+            picture(root / label / f"{number}.png", number)
+    (root / "cat" / "a.gif").touch()
+    picture(root / "beside.png")
+    picture(root / "beside2.png")
+    assert load(root).note.endswith(", passed over: 1 .gif file, 2 images beside the folders")
+    (root / "cat" / "self.png").symlink_to("self.png")
+    (root / "loop").symlink_to("loop")
+    (root / "empty").mkdir()
+    with pytest.raises(RepperError, match="class 'empty' has no images"):
+        load(root)
+    data = load(root, skip_unreadable=True)
+    assert (data.classes, len(data.train) + len(data.test)) == (("cat", "dog"), 6)
+    assert "1 unreadable left out" in data.note
+    assert "1 empty class folder" in data.note
+    picture(root / "cat" / "deep" / "x.png")
+    with pytest.raises(RepperError, match="holds 4 images and also the folder 'deep'"):
+        load(root)

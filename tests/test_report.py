@@ -500,7 +500,7 @@ def test_a_report_shows_all_settings_and_greys_defaults(page):
     rows = {
         name: (here, default, bool(grey))
         for grey, name, here, default in re.findall(
-            r'<tr( class="grey")?><th[^>]*>(.+?)</th><td[^>]*>(.+?)</td><td[^>]*>(.+?)</td>',
+            r'<tr( class="grey")?><th scope="row"[^>]*>(.+?)</th><td[^>]*>(.+?)</td><td[^>]*>(.+?)</td>',
             settings,
         )
     }

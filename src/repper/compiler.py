@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sysconfig
@@ -15,8 +14,10 @@ import torch
 from torch import Tensor
 
 from repper.errors import RepperError
+from repper.files import lock_file
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+LOCK = "repper.lock"
 
 
 def check_compiler() -> None:
@@ -50,14 +51,13 @@ def compiling() -> Iterator[None]:
     folder = Path(os.environ.setdefault(CACHE, str(Path.home() / ".cache" / "repper" / "compiled")))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "repper.lock").open("w")
+        (folder / LOCK).touch()
     except OSError as error:
         raise RepperError(
             f"cannot write compiled code to {folder}: {error.strerror}; "
             f"set {CACHE} to a folder, or leave --compile out"
         ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / LOCK, wait=True):
         try:
             yield
         except torch._dynamo.exc.TorchDynamoException as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class RepperError(Exception):
@@ -59,4 +61,22 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def missing_extra(package: str, extra: str, purpose: str) -> RepperError:
     """The error for a library that an optional extra would have brought."""
-    return RepperError(f"{purpose} needs {package}: pip install 'repper[{extra}]'")
+    return RepperError(f"{purpose} needs {package}: {install_hint(extra)}")
+
+
+def install_hint(extra: str) -> str:
+    """The command that adds an extra: from the checkout that repper was installed from, if any."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        text = distribution("repper").read_text("direct_url.json") or "{}"
+        origin = json.loads(text)
+        editable = origin.get("dir_info", {}).get("editable", False)
+        folder = Path(url2pathname(urlsplit(origin.get("url", "")).path))
+    except (PackageNotFoundError, ValueError):
+        return f"pip install 'repper[{extra}]'"
+    if "dir_info" not in origin or not (folder / "pyproject.toml").is_file():
+        return f"pip install 'repper[{extra}]'"
+    return f"pip install {'-e ' if editable else ''}'{folder}[{extra}]'"

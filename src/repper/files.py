@@ -71,14 +71,45 @@ def is_alive(process: int) -> bool:
     return True
 
 
+class InUseError(Exception):
+    """Another process holds a lock."""
+
+
+@contextmanager
+def lock_file(path: Path, *, wait: bool, keep: bool = True) -> Iterator[None]:
+    """Hold a lock file, on any system; the lock ends with the process, however it ends.
+
+    While another process holds it, `wait` for that one, or raise `InUseError`. Without `keep`, the
+    file is removed in the end: who waits for a file that is gone takes a new one.
+    """
+    from filelock import FileLock, Timeout  # most commands do without
+
+    lock = FileLock(path, timeout=-1 if wait else 0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InUseError(path) from error
+    try:
+        yield
+    finally:
+        if not keep and sys.platform != "win32":  # there, an open file cannot be removed
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process is changing; the lock ends with the process.
 
-    It leaves no file behind. Windows has no such lock: there, two commands may disturb each other.
+    It leaves no file behind, and needs none where a folder can be locked itself.
     """
+    in_use = RepperError(f"another command is changing {folder}: wait until it is done")
     if sys.platform == "win32":
-        yield
+        try:
+            with lock_file(folder.with_name(f".{folder.name}.lock"), wait=False):
+                yield
+        except InUseError as error:
+            raise in_use from error
         return
     import fcntl
 
@@ -90,9 +121,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RepperError(
-                f"another command is changing {folder}: wait until it is done"
-            ) from error
+            raise in_use from error
         except OSError:
             pass  # a file system without locks
         yield

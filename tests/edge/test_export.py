@@ -28,7 +28,7 @@ from repper.edge.onnx_file import CLASSIFIER_FORMAT, MARK, read_notes, verified
 from repper.edge.saved_head import SavedHead, read_head, softmax
 from repper.encoders import ENCODERS, NORMS
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
-from repper.errors import RepperError
+from repper.errors import RepperError, install_hint
 from repper.export.graph import encoder_graph, sealed, takes_images
 from repper.export.head_graph import PROBABILITIES, SCORES, head_graph
 from repper.export.measure import agreement, loss_of, outputs_of, session
@@ -543,7 +543,7 @@ def test_without_the_extra_a_sentence_says_what_to_install():
     process = subprocess.run(
         [sys.executable, "-c", ABSENT], capture_output=True, text=True, check=False
     )
-    sentence = "2 repper: repper export needs {}: pip install 'repper[export]'"
+    sentence = "2 repper: repper export needs {}: " + install_hint("export")
     missing = ("torch", "onnx", "onnxruntime", "onnxscript")
     assert process.stdout.splitlines() == [sentence.format(one) for one in missing], process.stderr
 

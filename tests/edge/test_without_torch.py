@@ -161,7 +161,7 @@ def check_predict(predicting, place, tmp_path):
         done, _ = predicting.run(*command, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
-        assert done.stderr.endswith("pip install 'repper[edge]'\n")
+        assert done.stderr.endswith(f"pip install '{predicting.source.resolve()}[edge]'\n")
 
 
 def check_base(base, place, tmp_path):
@@ -184,7 +184,7 @@ def check_base(base, place, tmp_path):
         done, _ = base.run(*command, cwd=tmp_path)
         assert done.returncode == 2, (command, done.stderr)
         assert done.stderr.count("\n") == 1
-        assert done.stderr.endswith(f"pip install 'repper[{extra}]'\n"), command
+        assert done.stderr.endswith(f"pip install '{base.source.resolve()}[{extra}]'\n"), command
     for command in (
         ("--help",),
         ("personalize", "--help"),

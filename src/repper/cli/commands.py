@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from repper import __version__
-from repper.cli import edge, export, federation, paper, runs, verify
+from repper.cli import check, completion, edge, export, federation, paper, runs, verify
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.cli.show import tell, tell_traceback
 from repper.errors import RepperError, failure_of_machine, nearest, unknown
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   repper reproduce table2 --preset small --out table2
   repper report my-run --out report.html
   repper join --run my-run --clients 10 --alpha 1 --epochs 100
+  repper check my-photos
   repper partition --data digits --alpha 0.1 --out bubbles.png
   repper predict --run my-run --client 7 image.png
   repper export my-run --out my-model
@@ -117,6 +118,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         built[name].add_argument("--debug", action="store_true", help="show tracebacks")
         return built[name]
 
-    for family in (runs, export, edge, paper, verify, federation):
+    for family in (runs, check, export, edge, paper, verify, federation):
         family.add_commands(add)
+    completion.add_commands(add, _parser)
     return parser, built

@@ -99,8 +99,16 @@ def _make(options: argparse.Namespace) -> int:
         skip_unreadable=options.skip_unreadable,
         overwrite=options.overwrite,
     )
+    _say_passed_over(options.images)
     _tell(done, options.json)
     return 0
+
+
+def _say_passed_over(images: Path) -> None:
+    from repper.datasets.image_folder import passed_over
+
+    if said := passed_over(images):
+        tell(f"note: {images}: {said}")
 
 
 def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
@@ -178,6 +186,7 @@ def _more(options: argparse.Namespace) -> int:
     with Loading(), needs(EDGE, "repper add"):
         from repper.personal.personalize import add
     done = add(options.model, options.images, skip_unreadable=options.skip_unreadable)
+    _say_passed_over(options.images)
     _tell(done, options.json)
     return 0
 
@@ -276,6 +285,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(_as_json(found)))
     else:
+        if options.images.is_dir():
+            _say_passed_over(options.images)
         _print_evaluation(found)
         _print_confusion(found)
     return 0

@@ -97,7 +97,15 @@ def add_commands(add: AddCommand) -> None:
     )  # fmt: skip
 
 
+def _refuse_windows(command: str) -> None:
+    if sys.platform == "win32":
+        raise RepperError(
+            f"{command} does not work on Windows: use Linux, macOS, or Windows' Linux subsystem"
+        )
+
+
 def _serve(options: argparse.Namespace) -> int:
+    _refuse_windows("repper serve")
     with Loading(), needs("train,flower", "repper serve"):
         from repper.flower import warm
         from repper.flower.deployment import Server
@@ -148,6 +156,7 @@ def _become(
 
 
 def _node(options: argparse.Namespace) -> int:
+    _refuse_windows("repper node")
     with Loading(), needs("train,flower", "repper node"):
         from repper.flower import warm
         from repper.flower.deployment import node_command, node_environment
@@ -189,6 +198,7 @@ def _node(options: argparse.Namespace) -> int:
 
 
 def _federate(options: argparse.Namespace) -> int:
+    _refuse_windows("repper federate")
     with Loading(), needs("train,flower", "repper federate"):
         from repper.cli.idle import say_what_is_idle
         from repper.flower.deployment import Server

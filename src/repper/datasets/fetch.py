@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
-import os
 import shutil
 import ssl
 import sys
@@ -21,6 +19,7 @@ from pathlib import Path
 
 from repper.datasets.request import md5
 from repper.errors import RepperError
+from repper.files import lock_file
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a server is given up."""
@@ -56,12 +55,9 @@ def fetch(remote: Remote, folder: Path) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching the same file
+        # Another process may be fetching the same file.
+        with lock_file(folder / f".{remote.name}.lock", wait=True, keep=False):
             return _fetched(remote, path, part)
-        finally:
-            os.close(lock)
     except OSError as error:
         raise RepperError(f"cannot write {part}: {error.strerror or error}") from error
 

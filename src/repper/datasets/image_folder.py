@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,39 @@ class SiteFolder:
     classes: tuple[str, ...] | None = None
 
 
+@dataclass
+class Passed:
+    """What a folder of images holds besides: how much of each kind; hidden files do not count.
+
+    `empty` if class folders without images are passed over, too.
+    """
+
+    empty: bool = False
+    over: Counter[str] = field(default_factory=Counter)
+
+    def file(self, name: str) -> None:
+        """A file that is no image by its ending."""
+        self.over[f"{Path(name).suffix.lower() or 'other'} file"] += 1
+
+    def beside(self, images: Sequence[ImageFile]) -> None:
+        """Images that lie in no class."""
+        if images:
+            self.over["image beside the folders"] += len(images)
+
+    def folder(self, name: str) -> None:
+        """A part that nobody learns from or is tested on, such as val/."""
+        self.over[f"folder {name!r} (neither train nor test)"] += 1
+
+    def __str__(self) -> str:
+        def many(kind: str) -> str:
+            return re.sub(r"\b(file|image|folder)\b", r"\1s", kind, count=1)
+
+        return "passed over: " + ", ".join(
+            f"{count} {kind if count == 1 else many(kind)}"
+            for kind, count in sorted(self.over.items())
+        )
+
+
 def read_folder(
     folder: Path,
     *,
@@ -65,13 +99,14 @@ def read_folder(
     lies beside them; `of` are the numbers of images of the whole data set. With `site`, the folder
     is that of one client: its images are divided as they would be among others'.
     """
-    _check_folder(folder)
+    check_is_folder(folder)
     folder = folder.absolute()
+    passed = Passed(empty=skip_unreadable)
     try:
         if by_client:
-            items = _by_client(folder)
+            items = _by_client(folder, passed)
         else:
-            items = list(_by_class(folder, site.name if site else "", divided))
+            items = list(_by_class(folder, passed, site.name if site else "", divided))
     except OSError as error:
         raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
     if not items:
@@ -94,6 +129,8 @@ def read_folder(
     note = counted(len(train), len(test), of)
     if len(unreadable):
         note += f", {len(unreadable)} unreadable left out"
+    if passed.over:
+        note += f", {passed}"
 
     def split(rows: list[int]) -> Split:
         return Split(images[rows], np.array([label[items[row].label] for row in rows]))
@@ -112,7 +149,7 @@ def read_folder(
     )
 
 
-def _check_folder(folder: Path) -> None:
+def check_is_folder(folder: Path) -> None:
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise RepperError(f"the folder of images {folder} {what}")
@@ -120,25 +157,33 @@ def _check_folder(folder: Path) -> None:
 
 def class_files(folder: Path) -> list[tuple[str, str, str]]:
     """Path, class and part (train, test, or nothing) of the images of a folder of classes."""
-    _check_folder(folder)
+    check_is_folder(folder)
     try:
-        found = list(_by_class(folder, hint=""))
+        found = list(_by_class(folder, Passed(), hint=""))
         return [(item.file.path, item.label, item.part) for item in found]
     except OSError as error:
         raise RepperError(f"cannot list {error.filename}: {error.strerror}") from error
 
 
-def _by_client(folder: Path) -> list[Item]:
-    clients, _ = _listed(folder)
+def passed_over(folder: Path) -> str:
+    """What is no image, or of no class, in a folder of classes; nothing if there is nothing."""
+    passed = Passed(empty=True)
+    _ = list(_by_class(folder, passed, hint=""))
+    return str(passed) if passed.over else ""
+
+
+def _by_client(folder: Path, passed: Passed) -> list[Item]:
+    clients, beside = _listed(folder, passed)
+    passed.beside(beside)
     items: list[Item] = []
     for client in clients:
-        classes, images = _listed(folder / client)
-        if _divides(clients) or (images and not classes):
+        classes, images = _listed(folder / client, Passed())
+        if divides(clients) or (images and not classes):
             raise RepperError(
                 f"{folder / client} holds no class folders of a client: for a folder per class, "
                 f"not per client, leave out --partition folders"
             )
-        theirs = list(_by_class(folder / client, client))
+        theirs = list(_by_class(folder / client, passed, client))
         if not theirs:
             raise RepperError(f"client {client!r} has no images in {folder / client}")
         items += theirs
@@ -146,54 +191,80 @@ def _by_client(folder: Path) -> list[Item]:
 
 
 def _by_class(
-    folder: Path, client: str = "", divided: bool = False, hint: str = CLIENTS_HINT
+    folder: Path,
+    passed: Passed,
+    client: str = "",
+    divided: bool = False,
+    hint: str = CLIENTS_HINT,
 ) -> Iterator[Item]:
-    names, images = _listed(folder)
+    names, images = _listed(folder, passed)
     if not names:
         found = f"{len(images)} images but no class folders" if images else "no folders of images"
         raise RepperError(f"{folder} holds {found}: put the images of each class into a folder")
-    if not divided and not _divides(names):
-        yield from _classes_in(folder, "", client, hint)
+    passed.beside(images)
+    if not divided and not divides(names):
+        yield from _classes_in(folder, passed, "", client, hint)
         return
     by_part = {name.lower(): name for name in names}
     if len(by_part) < len(names):
         raise RepperError(f"{folder} holds two folders of one name: {', '.join(names)}")
     if "train" not in by_part:
         raise RepperError(f"{folder} holds {names[0]} but no train: put both, or class folders")
+    for part, name in by_part.items():
+        if part not in ("train", "test") and not divided:
+            passed.folder(name)
     for part in ("train", "test"):
         if part in by_part:
-            yield from _classes_in(folder / by_part[part], part, client, hint)
+            yield from _classes_in(folder / by_part[part], passed, part, client, hint)
 
 
-def _divides(names: Sequence[str]) -> bool:
+def divides(names: Sequence[str]) -> bool:
     return bool(names) and {name.lower() for name in names} <= PARTS
 
 
-def _classes_in(folder: Path, part: str, client: str, hint: str) -> Iterator[Item]:
-    names, _ = _listed(folder)
+def _classes_in(folder: Path, passed: Passed, part: str, client: str, hint: str) -> Iterator[Item]:
+    names, beside = _listed(folder, passed)
+    if part:
+        passed.beside(beside)
     for name in names:
-        deeper, images = _listed(folder / name)
+        deeper, images = _listed(folder / name, passed)
+        if deeper and images:
+            raise RepperError(
+                f"{folder / name} holds {len(images)} images and also the folder {deeper[0]!r}: "
+                f"a class has no folders, so move it out (repper check lists all such faults)"
+            )
         if deeper:
             hint = "" if client else hint
             raise RepperError(f"{folder / name} should hold images, but holds folders{hint}")
-        if not images and not client:
+        if not images and passed.empty:
+            passed.over["empty class folder"] += 1
+        elif not images and not client:
             raise RepperError(f"class {name!r} has no images ({', '.join(ENDINGS)}) in {folder}")
         yield from (Item(image, client, part, name) for image in images)
 
 
-def _listed(folder: Path) -> tuple[list[str], list[ImageFile]]:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _listed(folder: Path, passed: Passed) -> tuple[list[str], list[ImageFile]]:
     """The names of the folders and the image files in a folder, in order, none of them hidden."""
     names, images = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            image = entry.name.lower().endswith(ENDINGS)
-            if (image or entry.is_dir()) and not is_text(entry.name):
+            image, is_folder = entry.name.lower().endswith(ENDINGS), _is_folder(entry)
+            if (image or is_folder) and not is_text(entry.name):
                 raise RepperError(f"rename {entry.name!r} in {str(folder)!r}: its name is not text")
-            if entry.is_dir():
+            if is_folder:
                 names.append(entry.name)
-            elif image:
+            elif not image:
+                passed.file(entry.name)
+            else:
                 # A link to nowhere is an image that cannot be read.
                 dangling = entry.is_symlink() and not Path(entry.path).exists()
                 state = entry.stat(follow_symlinks=not dangling)

@@ -16,9 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import forkserver, resource_tracker, util
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing import resource_tracker, util
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
@@ -88,6 +91,8 @@ def _keep_sockets_apart() -> None:
 def warm_up(engine: str) -> None:
     """Begin to load what a pool's workers need, beside what this process has to do first."""
     if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
+        from multiprocessing import forkserver  # Windows has none
+
         start_method()
         with without_main_module(), keeping_memory(), without_interruptions():
             forkserver.ensure_running()

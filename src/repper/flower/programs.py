@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from repper.errors import RepperError
+from repper.errors import RepperError, install_hint
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,7 +27,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise RepperError(f"there is no program {name}: pip install 'repper[train,flower]'")
+        raise RepperError(f"there is no program {name}: {install_hint('train,flower')}")
     return found
 
 

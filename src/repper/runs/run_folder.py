@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -18,7 +17,7 @@ from repper.documents import check_kinds, read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.encoders.published import is_published
 from repper.errors import RepperError
-from repper.files import check_one_of, check_same, clear_leftovers
+from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
 from repper.params import digest
 from repper.runs.environment import environment
 
@@ -55,18 +54,17 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep a run folder for this process; the lock ends with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        (folder / LOCK).touch()
     except OSError as error:
         raise RepperError(f"cannot write to --out {folder}: {error.strerror}") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RepperError(
-                f"another process is running in {folder}: wait for it, or use another --out"
-            ) from error
-        clear_leftovers(folder)
-        yield
+    try:
+        with lock_file(folder / LOCK, wait=False):
+            clear_leftovers(folder)
+            yield
+    except InUseError as error:
+        raise RepperError(
+            f"another process is running in {folder}: wait for it, or use another --out"
+        ) from error
 
 
 def read_run_config(folder: Path) -> Config:
