@@ -35,7 +35,7 @@ class Ended:
     code: int | None
     out: str
     err: str
-    left: tuple[int, ...]
+    left: tuple[str, ...]
 
     @property
     def last(self) -> str:
@@ -96,11 +96,14 @@ class Started:
         until = time.monotonic() + ENDS
         while (left := self._session()) and time.monotonic() < until:
             time.sleep(0.01)
+        names = []
         for pid in left:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):
+                words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+                names.append(b" ".join(words).decode(errors="replace")[:200])
                 os.kill(pid, signal.SIGKILL)
         out, err = ((self.folder / f".{n}").read_text(errors="replace") for n in ("out", "err"))
-        return Ended(code, out, err, tuple(left))
+        return Ended(code, out, err, tuple(names))
 
     def _code(self, until: float) -> int | None:
         while True:
@@ -296,6 +299,7 @@ def check_sentence(ended: Ended) -> None:
 def check_alive(ended: Ended) -> None:
     """Whatever else: no hang, no traceback, no process left over."""
     expect(ended.code is not None, f"it hangs: {ended.last}")
-    expect("Traceback" not in ended.err, f"a traceback: {ended.last}")
+    where = ended.err.find("Traceback")
+    expect(where < 0, f"a traceback: {ended.err[where:][-600:]}")
     expect("internal error" not in ended.err, ended.last)
-    expect(not ended.left, f"{len(ended.left)} processes left over")
+    expect(not ended.left, f"processes left over: {ended.left}")
