@@ -128,7 +128,7 @@ def _goes_on(lane: Lane, task: Task, before: Ended) -> None:
 
 
 def _was_done(lane: Lane, task: Task) -> None:
-    """The model is the new one already, beside files of the old one that the next change removes."""
+    """The model is the new one already; files of the old one may be there until the next change."""
     assert task.undisturbed is not None  # noqa: S101
     found = content_of(lane.case / task.out)
     expect(found["model.json"] == task.undisturbed["model.json"], "another model than undisturbed")
