@@ -153,6 +153,7 @@ def start(
                 [sys.executable, "-m", "repper", *argv], cwd=folder, stdout=out, stderr=err,
                 stdin=subprocess.DEVNULL, env=os.environ | environment, start_new_session=True,
             )  # fmt: skip
+        process.returncode = 0  # it is waited for by its number
         return Started(process.pid, logs, began)
     ready, tell = os.pipe()
     if not (pid := os.fork()):
