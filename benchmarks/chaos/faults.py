@@ -113,6 +113,9 @@ def _goes_on(lane: Lane, task: Task, before: Ended) -> None:
     again = task.again if out.exists() or "--overwrite" in task.again else task.argv
     ended = run(lane.case, again)
     check_alive(ended)
+    if task.name == "remove" and "has no class 'dog'" in ended.last:
+        _was_done(lane, task)
+        return
     expect(ended.code == 0, f"does not go on: exit code {ended.code}, {ended.last}")
     if task.name.startswith("run"):
         resumed = re.search(r"^resuming after round (\d+)", ended.err, re.MULTILINE)
@@ -122,6 +125,14 @@ def _goes_on(lane: Lane, task: Task, before: Ended) -> None:
     for path, content in finished.items():
         expect(path.read_bytes() == content, f"{path.parent.name} was finished, and run again")
     _comes_to(lane, task)
+
+
+def _was_done(lane: Lane, task: Task) -> None:
+    """The model is the new one already; files of the old one may be there until the next change."""
+    assert task.undisturbed is not None  # noqa: S101
+    found = content_of(lane.case / task.out)
+    expect(found["model.json"] == task.undisturbed["model.json"], "another model than undisturbed")
+    _still_a_model(lane, task.out)
 
 
 def _comes_to(lane: Lane, task: Task) -> None:
