@@ -41,7 +41,7 @@ def arrays_of(params: Mapping[str, torch.Tensor]) -> ArrayRecord:
     """Parameters as one array: a line of JSON with names, kinds and shapes, then the raw numbers.
 
     Flower sends every array in two parts, each in a request of its own that is signed and stored.
-    For the sixty arrays of a small network, that took longer than to train it.
+    For the arrays of a small network, that took longer than to train it.
     """
     arrays = {n: t.detach().cpu().contiguous().numpy() for n, t in params.items()}
     layout = {name: [array.dtype.name, array.shape] for name, array in arrays.items()}
