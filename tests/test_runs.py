@@ -549,7 +549,7 @@ def test_a_head_of_another_encoder_does_not_predict(finished, tmp_path, digits):
     shutil.copytree(finished.folder, tmp_path / "a")
     other = api.run(digits, out=tmp_path / "b", **{**SETTINGS, "seed": 1})
     shutil.copy(other.folder / "encoder.safetensors", tmp_path / "a")
-    with pytest.raises(RepperError, match="this head was fitted on encoder"):
+    with pytest.raises(RepperError, match="whole, but not the file of this run"):
         api.open_run(tmp_path / "a").predict(0, digits.test.images[:1])
 
 

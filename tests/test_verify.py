@@ -253,6 +253,15 @@ def test_a_log_that_a_crash_has_cut_off_is_one_round_short(run):
         read_rounds(run)
 
 
+def test_an_unfinished_run_is_verified_as_far_as_it_is(run):
+    for name in ("result.json", "encoder.safetensors", "clients.parquet"):
+        (run / name).unlink()
+    told = {one.kind: one.status for one in api.verify(run, DATA)}
+    assert WRONG not in told.values()
+    assert [told[kind] for kind in ("log", "checkpoint", "private")] == [OK] * 3
+    assert [told[kind] for kind in ("encoder", "heads", "result", "scores")] == [SKIPPED] * 4
+
+
 def test_a_finished_run_lacks_no_line_of_its_log(run):
     content = (run / "rounds.jsonl").read_bytes()
     (run / "rounds.jsonl").write_bytes(content[: content.index(b"\n") + 1])

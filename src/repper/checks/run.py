@@ -200,8 +200,9 @@ class _Run:
         for client, number in store.files():
             store.check(client, number)
             files += 1
-        stages, holds = self.run.stages_and_holds
-        check_private(self.folder, stages, holds, self.result["chosen_round"])
+        if self.run.finished:
+            stages, holds = self.run.stages_and_holds
+            check_private(self.folder, stages, holds, self.result["chosen_round"])
         return f"{files} files"
 
     def _encoder(self) -> str:
