@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from repper.attacks import ATTACKS
 from repper.config import GENERAL, OPTIONS, Config, flat_options
 from repper.config_file import read_config
 from repper.errors import RepperError
@@ -237,13 +238,19 @@ def test_only_these_settings_may_change(method):
     for server, head in product(RULES, HEAD_SETTINGS):
         every = Config(
             data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
+<<<<<<< HEAD
             init="i", pixels="half", freeze_until="layer1", personalize=head, head_epochs=1, out="o",
             method=method, server=server, personalize_clients=2, max_weight=0.5, max_growth=9,
             clip=1.0, noise=1.0, noise_at="site", epsilon=2.0, delta=0.01,
+=======
+            init="i", personalize=head, head_epochs=1, out="o", method=method, server=server,
+            personalize_clients=2, max_weight=0.5, max_growth=9, attack="noise",
+>>>>>>> attacks
         )  # fmt: skip
         owned = {
             *flat_options(METHODS[method], "method"),
             *flat_options(RULES[server], "server"),
+            *flat_options(ATTACKS["noise"], "attack"),
             *flat_options(HEAD_SETTINGS[head], "personalize"),
         }
         keys = {OPTIONS[name].key for name in (*GENERAL, *owned)}
