@@ -238,14 +238,9 @@ def test_only_these_settings_may_change(method):
     for server, head in product(RULES, HEAD_SETTINGS):
         every = Config(
             data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
-<<<<<<< HEAD
             init="i", pixels="half", freeze_until="layer1", personalize=head, head_epochs=1, out="o",
             method=method, server=server, personalize_clients=2, max_weight=0.5, max_growth=9,
-            clip=1.0, noise=1.0, noise_at="site", epsilon=2.0, delta=0.01,
-=======
-            init="i", personalize=head, head_epochs=1, out="o", method=method, server=server,
-            personalize_clients=2, max_weight=0.5, max_growth=9, attack="noise",
->>>>>>> attacks
+            clip=1.0, noise=1.0, noise_at="site", epsilon=2.0, delta=0.01, attack="noise",
         )  # fmt: skip
         owned = {
             *flat_options(METHODS[method], "method"),
