@@ -472,13 +472,16 @@ def test_a_store_of_another_run_is_refused(run):
         store.read(0, 2)
 
 
-def test_what_is_nothing_of_ours_is_refused(repper, tmp_path):
+def test_single_files_are_verified_and_what_is_not_ours_is_refused(repper, tmp_path, good):
     for path, sentence in (
         (tmp_path / "none", "there is no folder"), (tmp_path, "holds no run, comparison"),
     ):  # fmt: skip
         done = repper("verify", path)
         assert done.returncode == 2
         assert sentence in done.stderr
+    assert SKIPPED not in {one.status for one in api.verify(good / "encoder.safetensors")}
+    assert "parameters" in repper("verify", good / "encoder.safetensors").stdout
+    assert "a head" in repper("verify", good / "heads" / "0.safetensors").stdout
     (tmp_path / "a.onnx").write_bytes(b"\x08")
     done = repper("verify", tmp_path / "a.onnx")
     assert done.returncode == 2
