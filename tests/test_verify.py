@@ -225,7 +225,7 @@ def test_equal_runs_have_equal_files(good, tmp_path):
     api.run(DATA, out=again, **{**SETTINGS, "engine": "pool", "workers": 2})
     names = files_of(good)
     assert files_of(again) == names
-    timed = {"result.json", "rounds.jsonl", "config.toml"}
+    timed = {"result.json", "rounds.jsonl", "config.toml", "environment.json"}
     for name in names:
         if str(name) not in timed:
             digests = [hashlib.sha256((f / name).read_bytes()).digest() for f in (good, again)]
@@ -238,6 +238,9 @@ def test_equal_runs_have_equal_files(good, tmp_path):
         del result["digests"]["rounds.jsonl"]
     assert results[0] == results[1]
     assert one.config.identity() == two.config.identity()
+    # Somebody may commit in between.
+    made = [{**run.environment[0], "commit": None} for run in (one, two)]
+    assert made[0] == made[1]
 
 
 def test_a_log_that_a_crash_has_cut_off_is_one_round_short(run):
