@@ -82,7 +82,7 @@ def test_a_damaged_or_foreign_file_is_refused(store):
         store.read(1, 1)
     store.write(2, 1, head(1), keep_all=False)
     path.write_bytes((store.folder / "2" / "1.safetensors").read_bytes())
-    with pytest.raises(RepperError, match="does not belong to client 1"):
+    with pytest.raises(RepperError, match="its client is 2, not 1"):
         store.read(1, 1)
 
 

@@ -225,7 +225,7 @@ def test_equal_runs_have_equal_files(good, tmp_path):
     api.run(DATA, out=again, **{**SETTINGS, "engine": "pool", "workers": 2})
     names = files_of(good)
     assert files_of(again) == names
-    timed = {"result.json", "rounds.jsonl", "config.toml"}
+    timed = {"result.json", "rounds.jsonl", "config.toml", "environment.json"}
     for name in names:
         if str(name) not in timed:
             digests = [hashlib.sha256((f / name).read_bytes()).digest() for f in (good, again)]
@@ -238,6 +238,9 @@ def test_equal_runs_have_equal_files(good, tmp_path):
         del result["digests"]["rounds.jsonl"]
     assert results[0] == results[1]
     assert one.config.identity() == two.config.identity()
+    # Somebody may commit in between.
+    made = [{**run.environment[0], "commit": None} for run in (one, two)]
+    assert made[0] == made[1]
 
 
 def test_a_log_that_a_crash_has_cut_off_is_one_round_short(run):
@@ -472,13 +475,16 @@ def test_a_store_of_another_run_is_refused(run):
         store.read(0, 2)
 
 
-def test_what_is_nothing_of_ours_is_refused(repper, tmp_path):
+def test_single_files_are_verified_and_what_is_not_ours_is_refused(repper, tmp_path, good):
     for path, sentence in (
         (tmp_path / "none", "there is no folder"), (tmp_path, "holds no run, comparison"),
     ):  # fmt: skip
         done = repper("verify", path)
         assert done.returncode == 2
         assert sentence in done.stderr
+    assert SKIPPED not in {one.status for one in api.verify(good / "encoder.safetensors")}
+    assert "parameters" in repper("verify", good / "encoder.safetensors").stdout
+    assert "a head" in repper("verify", good / "heads" / "0.safetensors").stdout
     (tmp_path / "a.onnx").write_bytes(b"\x08")
     done = repper("verify", tmp_path / "a.onnx")
     assert done.returncode == 2

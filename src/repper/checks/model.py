@@ -17,7 +17,8 @@ from repper.edge.onnx_file import (
 )
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import read_unknown
-from repper.errors import RepperError
+from repper.errors import RepperError, needs
+from repper.sealed import read_notes as read_sealed_notes
 
 
 def checks_of_model(folder: Path) -> Checks:
@@ -94,10 +95,23 @@ def checks_of_file(path: Path) -> Checks:
             said = notes.get("repper.format", "")
             return _told(path, said if said in known else ENCODER_FORMAT)
         if path.suffix == ".safetensors":
-            return f"a head, {read_head(path).digest()[:12]}"
+            return _tensors(path)
         raise RepperError(f"{path} is no file that can be verified alone: give its folder")
 
     yield checked(path, path.name, file)
+
+
+def _tensors(path: Path) -> str:
+    """What a file of weights is."""
+    notes = read_sealed_notes(path)
+    if notes.get("format", "").startswith("repper-head"):
+        return f"a head, {read_head(path).digest()[:12]}"
+    if "format" in notes:
+        raise NotChecked("it belongs to a model folder: give that")
+    with needs("train", "verifying parameters"):
+        from repper.params import read_params
+    _, notes = read_params(path)
+    return f"parameters, {notes['digest'][:12]}"
 
 
 def _told(path: Path, format: str) -> str:
