@@ -5,7 +5,7 @@ BIN := .venv/bin
 # RepPer with personal heads and with a common one, and the paper's six rows of baselines.
 DEMO := repper+linear,repper+common,fedavg,fedavg+finetune,fedprox,fedprox+finetune,lg-fedavg+finetune,fedrep+finetune
 
-.PHONY: setup demo test test-federation test-hosts test-edge chaos lint bench docs page page-check clean
+.PHONY: setup demo test test-federation test-hosts test-edge chaos lint bench docs lock audit sbom page page-check clean
 setup: .venv/ready
 
 # PyTorch by its exact version, and first: pip then takes the build for this machine.
@@ -56,6 +56,27 @@ docs: .venv/docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
+# What a site installs, with the hashes of the wheels, from constraints.txt: requirements.lock.
+lock: setup
+	$(BIN)/python .ci/lock
+
+# Tools of their own environment, so that they are no part of what they look at.
+.venv-audit/ready:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+# Known vulnerabilities of all that is pinned. A package that could not be looked up is an error, too.
+audit: .venv-audit/ready
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+# A bill of materials (CycloneDX) of what a site installs: the lock file, and torch.
+sbom: .venv-audit/ready
+	mkdir -p dist
+	grep '^torch==' constraints.txt | cat requirements.lock - > dist/bill.txt
+	.venv-audit/bin/cyclonedx-py requirements dist/bill.txt --pyproject pyproject.toml --output-reproducible --output-file dist/repper.cdx.json
+	rm dist/bill.txt
+
 # The page of `repper play`, from page/ (needs Node 20 or later): src/repper/edge/page.html.
 page:
 	cd page && npm ci && npm run build
@@ -65,4 +86,4 @@ page-check:
 	cd page && npm ci && npm run check
 
 clean:
-	rm -rf .venv runs dist build page/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-audit runs dist build page/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -104,8 +104,8 @@ def test_least_sizes_hold(digits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": 0.0}, "alpha must be a number above 0, got 0.0"),
-        ({"alpha": float("nan")}, "alpha must be a number above 0, got nan"),
+        ({"alpha": 0.0}, "alpha must be above 0, got 0"),
+        ({"alpha": float("nan")}, "alpha must be a finite number, got nan"),
         ({"clients": 2000}, "2000 clients with at least 10 train images each need 20000"),
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
         ({"kind": "shards", "classes_per_client": 11}, "must be 1 to 10"),

@@ -27,7 +27,7 @@ SPLIT = {
     "clients": [0, -1, 2.5, "4", NAN, None, True, 10**9],
     "alpha": [0, -1, NAN, INFINITE, "x", None],
     "classes_per_client": [0, -1, 99, 1.5, "x", None],
-    "min_train": [-5, 0, 1, 2.5, "x", None, NAN, 10**9],
+    "min_train": [-5, 2.5, "x", None, NAN, 10**9],
     "min_test": [-1, 0.5, "x", None],
     "seed": [-1, 1.5, "x", None, NAN],
 }

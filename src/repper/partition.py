@@ -197,7 +197,7 @@ def split(
     clients = checked("clients", clients, int, least=1)
     alpha = checked("alpha", alpha, float, above=0)
     classes_per_client = checked("classes_per_client", classes_per_client, int, least=1)
-    min_train = checked("min_train", min_train, int, least=2)
+    min_train = checked("min_train", min_train, int, least=0)
     min_test = checked("min_test", min_test, int, least=0)
     seed = checked("seed", seed, int, least=0)
     for part, held, least in (("train", data.train, min_train), ("test", data.test, min_test)):

@@ -157,10 +157,12 @@ class Dataset:
 def _names(where: str, data: Dataset, field: str) -> tuple[str, ...]:
     """Names that are told apart; a list becomes a tuple."""
     names = tuple(getattr(data, field))
+    seen = set[str]()
     for name in names:
         check_kind(where, name, str, "names, each a text")
-        if not name or names.count(name) > 1:
+        if not name or name in seen:
             raise RepperError(f"{where}: {name!r} {'stands there twice' if name else 'is no name'}")
+        seen.add(name)
     return names
 
 
