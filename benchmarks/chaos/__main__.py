@@ -107,7 +107,7 @@ def _all(
                     if time.monotonic() > ends:
                         break
                     tried = _try(lane, kinds, options.seed, number)
-                    file.write(json.dumps(asdict(tried)) + "\n")
+                    print(json.dumps(asdict(tried)), file=file, flush=True)
                     if tried.why:
                         print(f"case {number}, {tried.kind}: {tried.why}", file=sys.stderr)
             lane.end()

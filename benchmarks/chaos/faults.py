@@ -178,7 +178,13 @@ def _kill(name: str, *, fork: bool = True) -> Fault:
 
 
 def _still_a_model(lane: Lane, out: str) -> None:
-    """A model that was there, or the new one: it answers."""
+    """A model that was there, or the new one: it answers.
+
+    An export moves the old folder aside before the new one takes its name; killed in between, the
+    next export puts it back.
+    """
+    if not (lane.case / out).exists() and list(lane.case.glob(f".{out}.*.old")):
+        return
     lane.store.copy(["asked"], lane.case)
     ended = run(lane.case, ("predict", out, "asked", "--json"))
     check_alive(ended)
