@@ -69,12 +69,12 @@ def train_encoder(out: Path) -> Path:
     return target
 
 
-def run_all(part: str, out: Path, seeds: int, counts: list[int]) -> None:
+def run_all(part: str, out: Path, seeds: int, counts: list[int], only: str) -> None:
     for seed in range(seeds):
         for clients in counts:
             for row, given in rows(part, clients, out / "encoder").items():
                 target = folder(out, part, clients, seed, row)
-                if Run(target).finished:
+                if only not in row or Run(target).finished:
                     continue
                 began = time.process_time()
                 done = repper.run(
@@ -111,12 +111,13 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=("encoder", "heads", "encoders"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[*DELTAS])
+    parser.add_argument("--only", default="", help="only rows whose names contain this")
     parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
     options = parser.parse_args()
     if "encoder" in options.parts:
         train_encoder(options.out)
     for part in (part for part in options.parts if part != "encoder"):
-        run_all(part, options.out, options.seeds, options.clients)
+        run_all(part, options.out, options.seeds, options.clients, options.only)
         table(part, options.out, options.seeds, options.clients)
 
 
