@@ -517,5 +517,5 @@ def test_the_command_ends_with_a_table(repper):
     )  # fmt: skip
     found = last_json(process)
     assert [row["row"] for row in found["rows"]] == ["repper+linear", "repper+logistic"]
-    assert f"{found['rows'][0]['accuracy']:.2f}" in process.stdout
+    assert f"{found['rows'][0]['accuracy']:.2f}" in process.stderr
     assert "[2/2] repper+logistic, seed 0, trained before" in process.stderr

@@ -188,7 +188,7 @@ def test_a_sweep_is_a_comparison_at_every_value(repper, tmp_path):
     assert accuracies[0] != accuracies[1]
     for column in accuracies:
         for accuracy in column:
-            assert f"{accuracy:.2f}" in process.stdout
+            assert f"{accuracy:.2f}" in process.stderr
     assert "already holds a sweep" in repper(*arguments).stderr
     assert "(2 of 2) alpha 5.0" in repper(*arguments, "--resume").stderr
     assert repper("report", "s", "--out", "r.html").returncode == 0
