@@ -29,10 +29,12 @@ SETTINGS = (
 def results(repper_process):
     """The results of an engine, by name, with these variables."""
 
-    def result(engine: str, **variables: str) -> dict:
+    def result(engine: str, *more: str, **variables: str) -> dict:
         out = f"{engine}{len(variables)}"
         found = last_json(
-            repper_process(*SETTINGS, "--engine", engine, "--out", out, env=variables, timeout=600)
+            repper_process(
+                *SETTINGS, *more, "--engine", engine, "--out", out, env=variables, timeout=600
+            )
         )
         return {name: found[name] for name in ("encoder_digest", "heads_digest", "accuracy")}
 
@@ -55,6 +57,11 @@ def test_the_simulation_hides_clients_by_the_same_noise(repper_process, where):
         )  # fmt: skip
         digests.append(last_json(process)["encoder_digest"])
     assert digests[0] == digests[1]
+
+
+def test_clients_attack_in_the_simulation_as_in_the_serial_run(results):
+    attack = ("--attack", "backdoor", "--participation", "1")
+    assert results("flower", *attack) == results("serial", *attack)
 
 
 @contextmanager

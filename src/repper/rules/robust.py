@@ -3,7 +3,8 @@
 Each needs all updates of a round in memory at once. Median, trimmed mean and Krum count clients and
 not their examples, which a hostile client can declare as it likes. Where a rule compares whole
 updates, it compares trained weights only: running statistics of batch norm are of another scale.
-They are then combined as the weights are, so a variance stays one that clients have measured.
+They are then combined as the weights are, so a variance stays one that clients have measured, or
+sent: `repper.attacks` says what hostile ones do to it.
 """
 
 from __future__ import annotations
