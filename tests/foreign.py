@@ -109,7 +109,7 @@ def _parsers() -> dict[str, Parser]:
         "manifest": _file(lambda path: read_partition(path, TOY)),
         "result": _in_folder(read_result, "result.json"),
         "rounds": _in_folder(read_rounds, "rounds.jsonl"),
-        "scores": _in_folder(read_scores, "clients.parquet"),
+        "scores": _in_folder(lambda folder: read_scores(folder, {}), "clients.parquet"),
         "model": _in_folder(read_model, "model.json"),
         "onnx": _onnx,
     }

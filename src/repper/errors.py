@@ -54,8 +54,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, numpy, PyTorch or the system had no memory left."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # PyTorch's error on a CPU is a plain RuntimeError.
-    of_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    # PyTorch's errors on a CPU are plain RuntimeErrors; the second is oneDNN's.
+    signs = ("DefaultCPUAllocator", "could not create a primitive")
+    of_torch = type(error).__name__ == "OutOfMemoryError" or any(s in str(error) for s in signs)
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
 
 

@@ -214,7 +214,7 @@ def log_digest(folder: Path) -> str:
 
 RECORD = {
     "round": int, "cohort": list[int], "examples": int, "images": int, "bytes_up": int,
-    "bytes_down": int, "loss": float, "knn": float | None, "seconds": float, "stage": int,
+    "bytes_down": int, "loss": float | None, "epsilon": float | None, "knn": float | None, "seconds": float, "stage": int,
     "declined": list[int], "absent": dict[str, str], "accuracy": dict[str, float | None],
     "validation": float,
 }  # fmt: skip
