@@ -214,9 +214,9 @@ def log_digest(folder: Path) -> str:
 
 RECORD = {
     "round": int, "cohort": list[int], "examples": int, "images": int, "bytes_up": int,
-    "bytes_down": int, "loss": float | None, "epsilon": float | None, "knn": float | None, "seconds": float, "stage": int,
-    "declined": list[int], "absent": dict[str, str], "accuracy": dict[str, float | None],
-    "validation": float,
+    "bytes_down": int, "loss": float | None, "epsilon": float | None, "knn": float | None,
+    "seconds": float, "stage": int, "declined": list[int], "absent": dict[str, str],
+    "accuracy": dict[str, float | None], "validation": float,
 }  # fmt: skip
 """What a line of the log may hold."""
 TAIL = len(f'{BLANK.decode()}"}}\n')
