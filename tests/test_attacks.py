@@ -24,6 +24,7 @@ from repper.engines.serial import SerialEngine
 from repper.errors import RepperError
 from repper.params import digest
 from repper.private import PrivateStore
+from repper.report import write_report
 from repper.runs.attacked import said_of
 from repper.runs.compare import rows_of
 from repper.runs.plan import plan
@@ -275,3 +276,9 @@ def test_an_attack_of_the_users_own_works_as_a_value(digits, tmp_path):
     run = api.run(digits, **given, attack=Silent(attackers=0.9), out=tmp_path / "silent")
     assert len(run.result["attack"]["clients"]) == 9
     assert run.result["attack"]["name"].endswith("Silent")
+
+
+def test_the_report_of_an_attacked_run_says_so(found, tmp_path):
+    """Its clients with scores are not the first ones."""
+    write_report([found["mean"].folder], tmp_path / "page.html", tsne=False)
+    assert "2 of 10 clients attack (sign-flip)" in (tmp_path / "page.html").read_text()

@@ -17,10 +17,12 @@ from repper.runs.build import build_personalizers, build_stages, check_clients
 
 OWNED = [
     flat_options(registry[owner], kind)
-    for kind, registry in (("method", METHODS), ("server", RULES), ("personalize", HEAD_SETTINGS))
+    for kind, registry in (
+        ("method", METHODS), ("server", RULES), ("attack", ATTACKS), ("personalize", HEAD_SETTINGS),
+    )
     for owner in registry
-]
-"""The settings of every method, server rule and head."""
+]  # fmt: skip
+"""The settings of every method, server rule, attack and head."""
 
 
 def from_toml(tmp_path, text):

@@ -165,7 +165,7 @@ def _one_result(run: Run) -> Iterator[Html]:
 
 
 def _client_names(run: Run) -> list[str]:
-    return run.client_names() or [f"client {s.client}" for s in run.scores()]
+    return run.client_names() or [f"client {n}" for n in range(run.result["clients"])]
 
 
 def _over_rounds(subject: Subject) -> Iterator[Html]:
