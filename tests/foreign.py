@@ -133,9 +133,9 @@ def _parsers() -> dict[str, Parser]:
             TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None
 
     def array(data: bytes, _folder: Path) -> object:
-        array = Array("float32", (2, 2), "numpy.ndarray", data)
+        packed = Array("uint8", (len(data),), wire.PACKING, data)
         counted = MetricRecord({"examples": 3, "loss": 0.5})
-        params = ArrayRecord({"encoder.x": array})
+        params = ArrayRecord({wire.PACKED: packed})
         return wire.update_in(message(**{wire.PARAMS: params, wire.COUNTED: counted}), 0)
 
     def question(data: bytes, folder: Path) -> object:
@@ -197,8 +197,6 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
         member = tarfile.TarInfo("folder/file")
         member.size = 3
         tar.addfile(member, io.BytesIO(b"abc"))
-    numbers = io.BytesIO()
-    np.save(numbers, features)
     scores = ("client", "head", "class", "n_train", "n", "correct")
     config = (
         b'data = "digits"\nrounds = 3\n[method]\nname = "fedprox"\nmu = 0.1\n[clients]\ncount = 4\n'
@@ -230,7 +228,7 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
         "scores": [_table(**{name: [1, 2] for name in scores})],
         "model": [json.dumps(model).encode()],
         "onnx": [b"\x72\x21\x0a\x0drepper.format\x12\x10repper-encoder-1\x3a\x02\x0a\x00"],
-        "array": [numbers.getvalue()],
+        "array": [b'{"encoder.x": ["float32", [2, 2]]}\n' + features.tobytes()],
         "question": [b'{"clients": 2, "rounds": 3, "method": "fedrep", "seed": 1}'],
         "site": [b'data = "photos"\nshare_scores = true\n[limits]\nrounds = 20\n'],
     }

@@ -112,7 +112,10 @@ def test_nothing_is_unpickled(path):
     names = set(imports(path)) - allowed.get(path, set())
     assert not names & {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
     text = path.read_text()
-    assert "torch.load" not in text
+    # Others' weights come as pickles, too: of these, tensors are read and nothing else.
+    places = text.count("torch.load(")
+    assert places == (1 if path == ROOT / "encoders" / "published.py" else 0)
+    assert text.count("weights_only=True") == places
     assert "allow_pickle" not in text
 
 

@@ -366,6 +366,6 @@ def test_parquet_is_decoded_once_until_it_changes(tmp_path, monkeypatch):
 
 def test_tuples_instead_of_splits_are_refused_with_a_sentence():
     pair = (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4, np.int64))
-    with pytest.raises(RepperError, match=r"^data set 'own', train: give repper.Split\(images, la"):
+    with pytest.raises(RepperError, match=r"^train of a Dataset must be repper.Split\(images, la"):
         Dataset("own", ("a",), pair, pair)
     assert len(Dataset("own", ("a",), Split(*pair), Split(*pair)).train) == 4

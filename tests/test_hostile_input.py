@@ -2,7 +2,6 @@
 
 import ast
 import gzip
-import json
 import resource
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import repper as api
 from repper.cli import show
 from repper.cli.progress import Display
 from repper.datasets import fashion
+from repper.documents import read_json, write_json
 from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, read_encoder, save_encoder
 from repper.engines.pool import PoolEngine
@@ -77,6 +77,9 @@ def test_predict_does_not_print_commands_in_the_names_of_a_foreign_head(repper, 
     head = read_head(path)
     names = tuple(f"{name}{ESCAPE}\nok.png\t1" for name in head.names)
     SavedHead(head.kind, head.shape, head.arrays, head.classes, names, head.encoder).save(path)
+    result = read_json(tmp_path / "run" / "result.json")
+    del result["digests"]  # as of an older version: the head is not tied to its run
+    write_json(tmp_path / "run" / "result.json", result)
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
     done = repper("predict", "--run", "run", "--client", 0, "a.png")
     assert done.returncode == 0, done.stderr
@@ -172,9 +175,9 @@ def test_an_encoder_of_impossible_size_is_refused_without_being_built(tmp_path, 
 def test_a_manifest_with_wrong_names_is_refused_before_training(digits, tmp_path, names):
     path = tmp_path / "p.json"
     split(digits, clients=2).save(path, digits)
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path)
     manifest["settings"]["names"] = names
-    path.write_text(json.dumps(manifest))
+    write_json(path, manifest)
     with pytest.raises(RepperError, match=r"p\.json is .*name"):
         read_partition(path, digits)
 

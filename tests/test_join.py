@@ -186,7 +186,7 @@ def test_the_command_joins(repper, runs, tmp_path):
     )  # fmt: skip
     found = last_json(process)
     assert (found["method"], found["personalize"], found["rounds"]) == ("lg-fedavg", "linear", 0)
-    assert "(lg-fedavg, averaged after training)" in process.stdout
+    assert "(lg-fedavg, averaged after training)" in process.stderr
     curve = api.open_run(tmp_path / "j").curves()[2]
     assert [epoch for epoch, _ in curve] == list(range(1, 13))
 

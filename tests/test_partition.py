@@ -195,7 +195,7 @@ def test_draws_are_those_of_earlier_versions(digits):
     assert seeds == {
         "PARTITION": 4359, "INIT": 948, "COHORT": 9951, "TRAIN": 5900, "HEAD": 2047,
         "VALIDATION": 5868, "PROBE": 9428, "SEND": 1219, "SETTLE": 8036, "PERSONALIZE": 6516,
-        "TUNING": 235, "SHIFT": 4551, "DATA_PART": 4522,
+        "TUNING": 235, "SHIFT": 4551, "DATA_PART": 4522, "ATTACK": 7234,
     }  # fmt: skip
     assert split(digits, "iid", clients=20).hash.startswith("6831631e4508d153")
     assert choose_cohort(range(20), 0.2, stream(0, Purpose.COHORT, 1)) == (1, 2, 13, 17)

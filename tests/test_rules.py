@@ -32,11 +32,11 @@ def updates(*values):
 
 
 def rounds(rule, means, start=0.0):
-    """The models after rounds whose four clients send the same, and the state at the end."""
+    """The models after rounds whose five clients send the same, and the state at the end."""
     weights, found = model(start), []
     state = rule.init(weights)
     for mean in means:
-        state, weights = rule.apply(state, weights, tuple(updates(mean, mean, mean, mean)))
+        state, weights = rule.apply(state, weights, tuple(updates(*[mean] * 5)))
         found.append(float(weights[W]))
     return found, state, weights
 

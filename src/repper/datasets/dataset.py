@@ -72,7 +72,8 @@ class Dataset:
     def __post_init__(self) -> None:
         for name, kind, said in (
             ("name", str, "text"), ("classes", tuple | list, "names of classes"),
-            ("train", Split, "a repper.Split"), ("test", Split, "a repper.Split"),
+            ("train", Split, "repper.Split(images, labels)"),
+            ("test", Split, "repper.Split(images, labels)"),
             ("flip", bool, "true or false"), ("note", str, "text"),
             ("clients", tuple | list, "names of clients"),
         ):  # fmt: skip
@@ -81,10 +82,6 @@ class Dataset:
             object.__setattr__(self, name, _names(f"data set {self.name!r}, {name}", self, name))
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"data set {self.name!r}, {part}"
-            if not isinstance(split, Split):
-                raise RepperError(
-                    f"{where}: give repper.Split(images, labels), not a {type(split).__name__}"
-                )
             shape = split.images.shape
             if split.images.dtype != np.uint8 or len(shape) != 4 or shape[2] != shape[3]:
                 raise RepperError(

@@ -351,7 +351,7 @@ def settled(config: Config) -> Config:
     precision = resolve_precision(config.precision, device)
     config = replace(config, device=device, precision=precision)
     config = replace(config, personalize=config.personalize_as())
-    if config.init is not None and config.pixels is None:
+    if config.init is not None and config.pixels is None and Path(config.init).exists():
         pixels = pixels_of(Path(config.init))
         config = replace(config, pixels=None if pixels == HALF else pixels)
     if config.compile:
