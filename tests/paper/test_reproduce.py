@@ -92,7 +92,8 @@ def test_places_marks_and_agreement(done):
     assert cells[up[-3]][0].isdecimal()
 
 
-def test_a_table_is_shown_with_its_marks_on_a_terminal_too(done, capsys):
+def test_a_table_is_shown_with_its_marks_on_a_terminal_too(done, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     result = done[2][-1].reproduction
     print_reproduction(result)
     own = result.panels[0].ours()["fedavg+keep"]
