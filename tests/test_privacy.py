@@ -1,6 +1,5 @@
 """Differential privacy of clients: what hides them, what it spends, and what is written down."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 import repper as api
 from conftest import make_dataset
 from repper.config import Config
+from repper.documents import read_json, write_json
 from repper.errors import RepperError
 from repper.methods.common import CommonHead
 from repper.privacy import SITE, Privacy
@@ -233,7 +233,7 @@ def test_a_run_does_not_go_on_without_its_ledger(tmp_path):
     ledger.begin(1)
     with pytest.raises(RepperError, match="lacks round 2"):
         ledger.begin(2)
-    (tmp_path / "ledger").write_text('{"round": 1, "clients": 20}\n')
+    (tmp_path / "ledger").write_text('{"releases": [{"round": 1, "clients": 20}]}\n')
     with pytest.raises(RepperError, match="damaged"):
         ledger.begin(0)
 
@@ -266,9 +266,7 @@ def test_a_run_says_what_it_has_spent(tmp_path):
     said = done.result["privacy"]
     assert said["epsilon"] == spent[2]
     assert said["noise"] == done.config.noise
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()
-    ]
+    lines = read_json(tmp_path / "run" / "privacy.json")["releases"]
     assert [(one["round"], one["epsilon"]) for one in lines] == [*enumerate(spent, start=1)]
     assert [tuple(one["cohort"]) for one in lines] == [tuple(r["cohort"]) for r in done.rounds()]
     assert [record["loss"] for record in done.rounds()] == [None] * 3
@@ -286,17 +284,17 @@ def test_a_round_repeated_after_a_crash_spends_nothing(tmp_path):
     again = run(crashed, noise=1.0, rounds=3, resume=True)
     assert again.result["privacy"] == whole.result["privacy"]
     assert again.result["encoder_digest"] == whole.result["encoder_digest"]
-    assert (crashed / "privacy.jsonl").read_bytes() == (
-        tmp_path / "whole" / "privacy.jsonl"
+    assert (crashed / "privacy.json").read_bytes() == (
+        tmp_path / "whole" / "privacy.json"
     ).read_bytes()
 
 
 def test_a_round_that_comes_to_something_else_when_repeated_spends_twice(tmp_path):
     run(tmp_path / "run", noise=1.0, rounds=1)
-    ledger = tmp_path / "run" / "privacy.jsonl"
-    [line] = ledger.read_text().splitlines()
-    other = json.dumps(json.loads(line) | {"round": 2, "release": "of other images"})
-    ledger.write_text(f"{line}\n{other}\n")
+    ledger = tmp_path / "run" / "privacy.json"
+    [line] = read_json(ledger)["releases"]
+    other = line | {"round": 2, "release": "of other images"}
+    write_json(ledger, {"releases": [line, other]})
     found = run(tmp_path / "run", noise=1.0, rounds=2, resume=True).result["privacy"]
     assert found["repeated"] == [2]
     privacy = Privacy(1.0, 1.0, 0.01)
@@ -316,7 +314,7 @@ def test_training_ends_when_the_budget_is_spent(tmp_path, capsys):
 def test_a_run_that_was_asked_for_nothing_has_no_ledger(tmp_path):
     plain = {name: HIDDEN[name] for name in HIDDEN if name not in ("clip", "delta")}
     done = api.run(make_dataset(), out=tmp_path / "run", **plain)
-    assert not (tmp_path / "run" / "privacy.jsonl").exists()
+    assert not (tmp_path / "run" / "privacy.json").exists()
     assert "privacy" not in done.result
     assert not {"clip", "noise", "noise-at", "epsilon", "delta"} & done.config.identity().keys()
 
@@ -342,14 +340,14 @@ def test_newcomers_of_a_hidden_run_spend_nothing(tmp_path):
         tmp_path / "run", make_dataset(), clients=12, min_train=2, out=tmp_path / "joined"
     )
     assert "privacy" not in joined.result
-    assert not (tmp_path / "joined" / "privacy.jsonl").exists()
+    assert not (tmp_path / "joined" / "privacy.json").exists()
 
 
 def test_heads_of_one_training_have_one_ledger(tmp_path):
     rows = "repper+linear,repper+svm"
     given = {**HIDDEN, "noise": 1.0, "rounds": 2}
     api.compare(rows, make_dataset(), out=tmp_path / "both", **given)
-    ledgers = sorted((tmp_path / "both").rglob("privacy.jsonl"))
+    ledgers = sorted((tmp_path / "both").rglob("privacy.json"))
     assert len(ledgers) == 2
     assert ledgers[0].read_bytes() == ledgers[1].read_bytes()
 

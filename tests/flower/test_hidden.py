@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import repper as api
+from repper.documents import read_json
 from repper.errors import RepperError
 from repper.flower.allowed import check_allowed
 from repper.flower.server import Federation, run_federation
@@ -26,6 +27,10 @@ def run(folder, images, config, tell=lambda kind, **event: None, **how):
     nodes = how.pop("nodes", None) or Home(folder / "sites", images)
     federation = Federation(config, folder / "run", (), CLASSES, **how)
     return run_federation(federation, nodes, tell)
+
+
+def releases(path):
+    return read_json(path)["releases"]
 
 
 def lines(path):
@@ -71,10 +76,10 @@ def test_a_round_that_is_repeated_is_the_same_release(tmp_path, image_folders):
     nodes = Home(tmp_path / "sites", image_folders)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, image_folders, HIDDEN, tell, nodes=nodes)
-    before = lines(tmp_path / "run" / "privacy.jsonl")
+    before = releases(tmp_path / "run" / "privacy.json")
     assert [line["round"] for line in before] == [1]
     result = run(tmp_path, image_folders, HIDDEN, nodes=nodes, resume=True)
-    assert lines(tmp_path / "run" / "privacy.jsonl")[:1] == before
+    assert releases(tmp_path / "run" / "privacy.json")[:1] == before
     assert result["privacy"]["repeated"] == []
 
 
@@ -84,11 +89,11 @@ def test_sites_hide_themselves_and_keep_a_ledger_of_their_own(tmp_path, image_fo
     keys = {path.read_bytes() for path in (tmp_path / "sites").rglob("noise.key")}
     assert len(keys) == 2
     assert not (tmp_path / "run" / "noise.key").exists()
-    ledgers = sorted((tmp_path / "sites").rglob("privacy.jsonl"))
+    ledgers = sorted((tmp_path / "sites").rglob("privacy.json"))
     assert len(ledgers) == 2
     for ledger in ledgers:
-        assert [line["round"] for line in lines(ledger)] == [1, 2]
-        assert lines(ledger)[-1]["epsilon"] == result["privacy"]["epsilon"]
+        assert [line["round"] for line in releases(ledger)] == [1, 2]
+        assert releases(ledger)[-1]["epsilon"] == result["privacy"]["epsilon"]
     assert all(line["loss"] is None for line in lines(tmp_path / "run" / "rounds.jsonl"))
 
 
@@ -106,9 +111,9 @@ def test_a_site_that_answers_otherwise_when_asked_again_spends_again(tmp_path, i
 
     nodes.answers[0] = twice
     run(tmp_path, image_folders, config, nodes=nodes)
-    [ledger] = (tmp_path / "sites" / "site0").rglob("privacy.jsonl")
-    spent = [line["epsilon"] for line in lines(ledger)]
-    assert [line["round"] for line in lines(ledger)] == [1, 1]
+    [ledger] = (tmp_path / "sites" / "site0").rglob("privacy.json")
+    spent = [line["epsilon"] for line in releases(ledger)]
+    assert [line["round"] for line in releases(ledger)] == [1, 1]
     assert spent[1] > spent[0]
 
 

@@ -1,22 +1,24 @@
 """The ledger of a run: what every round has spent, written before anybody sees what it made.
 
-Each line is a release: a model made of a round's updates. A round that is repeated after a crash
+Each entry is a release: a model made of a round's updates. A round that is repeated after a crash
 gives the same model, which tells nobody anything new, and is no second line. If it gives another
 one, both count. So nothing is spent that is not in the ledger.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repper.documents import check_kinds, read_json, write_json
 from repper.errors import RepperError
-from repper.files import write_atomically
 from repper.privacy import Privacy
 from repper.privacy.accountant import Release, epsilon
+
+RELEASES = "releases"
+REMEDY = "restore it, or begin again with --overwrite"
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,12 @@ class Ledger:
         """All releases so far."""
         if not self.path.is_file():
             return []
+        lines = _lines_of(self.path)
         try:
-            lines = [json.loads(line) for line in self.path.read_text().splitlines()]
             for line in lines:
                 _release(line)
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise RepperError(
-                f"{self.path} is damaged: restore it, or begin again with --overwrite"
-            ) from error
+        except (KeyError, TypeError) as error:
+            raise RepperError(f"{self.path} is damaged: {REMEDY}") from error
         return lines
 
     def add(self, number: int, release: Release, model: str) -> float:
@@ -72,8 +72,7 @@ class Ledger:
             "epsilon": spent if self.privacy.noise else None,
             "delta": self.privacy.delta,
         }
-        text = "".join(json.dumps(one) + "\n" for one in [*lines, line])
-        write_atomically(self.path, text)
+        write_json(self.path, {RELEASES: [*lines, line]})
         return spent
 
     def repeated(self) -> list[int]:
@@ -88,9 +87,14 @@ class Ledger:
 
 def copy_ledger(source: Path, target: Path, rounds: int) -> None:
     """What a run has spent in so many rounds is also spent by one that goes on from there."""
-    lines = source.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line)["round"] <= rounds]
-    write_atomically(target, "".join(kept))
+    write_json(target, {RELEASES: [x for x in _lines_of(source) if x["round"] <= rounds]})
+
+
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    found = read_json(path, REMEDY)
+    check_kinds(path, found, {RELEASES: list[dict[str, Any]]}, REMEDY)
+    lines: list[dict[str, Any]] = found.get(RELEASES, [])
+    return lines
 
 
 def _release(line: Mapping[str, Any]) -> Release:
