@@ -34,6 +34,7 @@ from repper.flower import warm
 from repper.flower.deployment import LINK, Server, node_command, node_environment
 from repper.flower.keys import make_site_key
 from repper.flower.programs import LOOK_FOR_WORK, program
+from repper.flower.site import Site
 
 CLASSES = tuple("abcdefghij")
 PEERS = Path(__file__).parent / "peers"
@@ -143,6 +144,8 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
         for home, node in nodes:
             command, variables = [*REPPER, *node], None
             if plain:
+                # The bare app finds its images where `repper node` would have written them down.
+                Site(home, str(root.parent / "images" / home.name)).save()
                 with socket.socket() as free:
                     free.bind(("127.0.0.1", 0))
                     own = free.getsockname()[1]
