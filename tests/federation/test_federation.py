@@ -63,7 +63,7 @@ def test_sites_learn_what_one_machine_learns_and_keep_what_is_theirs(
     sent = (north.tricks / "sent").read_bytes()
     network = spec.build()
     load_params(network, {n.removeprefix("encoder."): t for n, t in encoder.items()})
-    with torch.no_grad(), one_thread():
+    with one_thread(), torch.no_grad():
         pixels = [np.asarray(Image.open(p)).transpose(2, 0, 1) for p in north.images.glob("*/*")]
         features = network.eval()(normalize(torch.from_numpy(np.stack(pixels)))).numpy()
     assert all(name.encode() in sent for name in encoder)  # the record is one of all that was sent
