@@ -204,6 +204,7 @@ def test_a_worker_without_memory_says_which_and_what_to_do(digits):
     MemoryError(), np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("f8")),
     torch.OutOfMemoryError("CUDA"), OSError(12, "Cannot allocate memory"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("could not create a primitive"), RuntimeError("can't start new thread"),
 ])  # fmt: skip
 def test_lack_of_memory_is_a_sentence_wherever_it_is_noticed(error):
     assert failure_of_machine(error).startswith("not enough memory")

@@ -54,8 +54,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, numpy, PyTorch or the system had no memory left."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # PyTorch's errors on a CPU are plain RuntimeErrors; the second is oneDNN's.
-    signs = ("DefaultCPUAllocator", "could not create a primitive")
+    # Plain RuntimeErrors: PyTorch's on a CPU, oneDNN's, and Python's own.
+    signs = ("DefaultCPUAllocator", "could not create a primitive", "can't start new thread")
     of_torch = type(error).__name__ == "OutOfMemoryError" or any(s in str(error) for s in signs)
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
 

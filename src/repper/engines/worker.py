@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -80,8 +81,28 @@ def serve(
     received: SharedTensor,
     sent: SharedTensor,
 ) -> None:
-    """A worker's life: do what is asked until the other side closes the connection, or dies."""
+    """A worker's life: do what is asked until the other side closes the connection, or dies.
+
+    A machine that fails before work has begun, or while an answer is sent, ends it without a word:
+    the process that started it says so.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
+    try:
+        _serve(connection, packed, layouts, splits, received, sent)
+    except Exception as error:
+        if failure_of_machine(error) is None:
+            raise
+        sys.exit(1)
+
+
+def _serve(
+    connection: Connection,
+    packed: ByValue,
+    layouts: list[Layouts],
+    splits: list[tuple[SharedTensor, SharedTensor]],
+    received: SharedTensor,
+    sent: SharedTensor,
+) -> None:
     threading.Thread(target=leave_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         clients: Clients | None = None
