@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -394,6 +395,17 @@ def test_values_of_the_wrong_kind_are_one_sentence(name, change, run, repper):
     assert name in line
     (run / name).write_text("[" * 100_000)
     assert repper("verify", run).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["environment.json", "partition.json"])
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_run_that_lost_a_description_is_not_exported_as_another(name, change, run, repper):
+    change(run / name)
+    done = repper("export", run, "--client", 0, "--no-measure", "--out", run.parent / "model")
+    assert done.returncode == 2, done.stdout
+    [line] = done.stderr.splitlines()
+    assert name in line
+    assert not (run.parent / "model").exists()
 
 
 def test_kinds_of_values(tmp_path):

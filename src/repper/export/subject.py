@@ -22,7 +22,7 @@ from repper.partition import Partition, hold_out, read_partition
 from repper.personalize import Features, FitHead, Learner, personalize
 from repper.runs.build import build_personalizers, load_data
 from repper.runs.run import Run
-from repper.runs.run_folder import HEADS, PARTITION, read_environment, shift_seed
+from repper.runs.run_folder import HEADS, PARTITION, check_whole, read_environment, shift_seed
 from repper.seeds import Purpose, torch_seed
 from repper.shift import shifted
 
@@ -115,6 +115,7 @@ def evidence_of(subject: Subject, folder: Path | None, count: int) -> Evidence:
     found = None
     why = "there is no run to take images from"
     if subject.run is not None:
+        check_whole(subject.run.folder)  # before it is taken for one whose images are elsewhere
         try:
             found = _of_run(subject, subject.run, count)
         except RepperError as error:

@@ -152,7 +152,9 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """Where a run was made, and what with; empty if that is not known."""
     path = folder / ENVIRONMENT
     if not path.is_file():
-        return {}
+        if (folder / RESULT).is_file() and (folder / PARTITION).is_file():
+            raise RepperError(f"{path} is gone: {ENVIRONMENT_REMEDY}")
+        return {}  # a site's folder has none
     found: dict[str, Any] = read_json(path, ENVIRONMENT_REMEDY)
     check_kinds(path, found, ENVIRONMENT_KINDS, ENVIRONMENT_REMEDY)
     return found
@@ -167,6 +169,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not {"settings", "hash"} <= found.keys() or known not in (None, found["hash"]):
         raise RepperError(f"{path} is not the partition of this run: restore it")
     return found
+
+
+def check_whole(folder: Path) -> None:
+    """Refuse a run's folder that has lost one of its descriptions; a site's has neither."""
+    if any((folder / name).is_file() for name in (PARTITION, ENVIRONMENT)):
+        read_manifest(folder)
 
 
 def training_digest(config: Config) -> str:
