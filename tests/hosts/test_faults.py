@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 
 from federation.conftest import CLASSES, result, until
 
@@ -84,7 +85,12 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
     serving = fleet.server.start("serve", "repper", "serve", "server", "--name", "server.example")
     serving.says("Uvicorn running", 300)
     until(lambda: _stop(fleet) == "repper: no federation is running", "the killed one runs on", 180)
-    third = result(federate(fleet, "run-c", *settings, *classes, "--resume", log="last"))
+    third = federate(fleet, "run-c", *settings, *classes, "--resume", log="last")
+    if third.end() == 2 and "another process is running" in third.said():
+        # The app of the killed server keeps its folder until it has noticed that nobody answers.
+        time.sleep(60)
+        third = federate(fleet, "run-c", *settings, *classes, "--resume", log="at last")
+    third = result(third)
 
     assert third["encoder_digest"] == serial(*SETTINGS, *settings)["encoder_digest"]
     assert third["rounds_without"] == {}
