@@ -19,6 +19,7 @@ from repper.documents import read_json, write_json
 from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, read_encoder, save_encoder
 from repper.engines.pool import PoolEngine
+from repper.engines.worker import failing_in_silence
 from repper.errors import RepperError, failure_of_machine
 from repper.files import plain
 from repper.params import params_of
@@ -228,3 +229,11 @@ def test_a_folder_that_a_worker_cannot_make_or_read_is_a_sentence(
     break_it(tmp_path / "private" / "0")
     with PoolEngine(work, digits, 1) as engine, pytest.raises(RepperError, match=sentence):
         list(engine.fit(shared, [0], 1))
+
+
+def test_a_worker_whose_machine_fails_leaves_the_word_to_its_parent():
+    with pytest.raises(SystemExit) as ended, failing_in_silence():
+        raise RuntimeError("can't start new thread")
+    assert ended.value.code == 1
+    with pytest.raises(RuntimeError, match="a mistake of ours"), failing_in_silence():
+        raise RuntimeError("a mistake of ours")

@@ -17,7 +17,10 @@ from torch.nn import functional
 import repper as api
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.encoders.published import Published
+from repper.engines.trainer import set_moving
 from repper.errors import RepperError
+from repper.methods.fedavg import FedAvg
+from repper.methods.network import build_network
 from repper.params import params_of
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -260,3 +263,16 @@ def test_the_card_beside_weights_says_which_pixels(
     (tmp_path / "config.json").write_text(json.dumps(card))
     path = save_safetensors(torchvision_weights(18), tmp_path)
     assert Published.read(path).pixels == expected
+
+
+def test_frozen_layers_use_the_statistics_they_came_with() -> None:
+    """What a client measures in frozen layers never leaves it, so no later digest would tell."""
+    spec, method = EncoderSpec("resnet18", 3, 32, 0.125), FedAvg()
+    network = build_network(method, spec, 10, seed=0, freeze_until="layer3")
+    moving = set_moving(network, method.phases(1)[0])
+    first = network.encoder.parts["layer3"]
+    for name, module in network.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            frozen = int(name.split(".")[2]) < first
+            assert module.training is not frozen
+            assert (f"{name}.weight" in moving) is not frozen

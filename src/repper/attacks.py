@@ -12,7 +12,7 @@ Nothing here imports PyTorch before it is used, so that `--help` can read the se
 from __future__ import annotations
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -91,8 +91,9 @@ class Stretch(Attack):
     """The update is `factor` times as long."""
 
     @property
+    @abstractmethod
     def factor(self) -> float:
-        raise NotImplementedError
+        """How many times as long; below zero, it points the other way."""
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
         return {

@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -73,6 +74,17 @@ class Layouts:
         return found
 
 
+@contextmanager
+def failing_in_silence() -> Iterator[None]:
+    """End this process where the machine fails, without a word: who has started it says so."""
+    try:
+        yield
+    except Exception as error:
+        if failure_of_machine(error) is None:
+            raise
+        sys.exit(1)
+
+
 def serve(
     connection: Connection,
     packed: ByValue,
@@ -81,30 +93,11 @@ def serve(
     received: SharedTensor,
     sent: SharedTensor,
 ) -> None:
-    """A worker's life: do what is asked until the other side closes the connection, or dies.
-
-    A machine that fails before work has begun, or while an answer is sent, ends it without a word:
-    the process that started it says so.
-    """
+    """A worker's life: do what is asked until the other side closes the connection, or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us.
-    try:
-        _serve(connection, packed, layouts, splits, received, sent)
-    except Exception as error:
-        if failure_of_machine(error) is None:
-            raise
-        sys.exit(1)
-
-
-def _serve(
-    connection: Connection,
-    packed: ByValue,
-    layouts: list[Layouts],
-    splits: list[tuple[SharedTensor, SharedTensor]],
-    received: SharedTensor,
-    sent: SharedTensor,
-) -> None:
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-    with one_thread(), suppress(EOFError, OSError):
+    with failing_in_silence():
+        threading.Thread(target=leave_with_parent, daemon=True).start()
+    with failing_in_silence(), one_thread(), suppress(EOFError, OSError):
         clients: Clients | None = None
         stage = 0
         while True:
