@@ -76,7 +76,8 @@ class Counting(Robust):
         if clients < (least := self.least(hostile)):
             raise RepperError(
                 f"{type(self).__name__} needs at least {least} clients in a round if {hostile} of "
-                f"them may be hostile, got {clients}: let more clients take part, or lower --hostile"
+                f"them may be hostile, got {clients}: let more clients take part, or lower "
+                f"--hostile"
             )
 
 
