@@ -33,7 +33,8 @@ from repper.errors import RepperError
 from repper.flower import warm
 from repper.flower.deployment import LINK, Server, node_command, node_environment
 from repper.flower.keys import make_site_key
-from repper.flower.programs import LOOK_FOR_WORK, program
+from repper.flower.pace import LOOK_FOR_WORK
+from repper.flower.programs import program
 from repper.flower.site import Site
 
 CLASSES = tuple("abcdefghij")

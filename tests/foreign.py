@@ -116,7 +116,7 @@ def _parsers() -> dict[str, Parser]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries that Flower imports
-            from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+            from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
             from flwr.supercore.task_identity import TaskIdentity
 
             from repper.flower import wire
@@ -134,9 +134,9 @@ def _parsers() -> dict[str, Parser]:
 
     def array(data: bytes, _folder: Path) -> object:
         packed = Array("uint8", (len(data),), wire.PACKING, data)
-        counted = MetricRecord({"examples": 3, "loss": 0.5})
+        told = ConfigRecord({"examples": 3, "loss": 0.5})
         params = ArrayRecord({wire.PACKED: packed})
-        return wire.update_in(message(**{wire.PARAMS: params, wire.COUNTED: counted}), 0)
+        return wire.update_in(message(**{wire.PARAMS: params, wire.TOLD: told}), 0)
 
     def question(data: bytes, folder: Path) -> object:
         """What a site is asked, after it was sent."""

@@ -65,7 +65,7 @@ class Hostile:
         elif deed == "large":
             good.content["more"] = ConfigRecord({"text": "x" * 2**22})
         elif deed == "replay":
-            good.content[wire.ANSWERED] = self.before.content[wire.ANSWERED]
+            good.content[wire.TOLD][wire.ANSWERED] = wire.answered_in(self.before)
         else:
             self.before = good
         return good, deed

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message, MetricRecord
+from flwr.app import Message
 
 from repper.engines.engine import Absent, Update
 from repper.errors import RepperError
@@ -35,7 +35,7 @@ def with_params(params: Params) -> Answer:
 def with_loss(loss) -> Answer:
     def answer(message: Message) -> Message:
         reply = good(message)
-        reply.content[wire.COUNTED] = MetricRecord({"examples": 10, "loss": loss})
+        reply.content[wire.TOLD]["loss"] = loss
         return reply
 
     return answer

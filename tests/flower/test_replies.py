@@ -192,8 +192,7 @@ def replayed(message):
 def of_other_parameters(message):
     reply = good(message)
     changed = wire.question(wire.FIT, 0, wire.told_in(message), ArrayRecord())
-    changed.content[wire.ONCE] = message.content[wire.ONCE]
-    reply.content[wire.ANSWERED] = ConfigRecord({"question": wire.digest_of(changed)})
+    reply.content[wire.TOLD][wire.ANSWERED] = wire.digest_of(changed)
     return reply
 
 
@@ -209,7 +208,7 @@ def test_every_part_of_a_question_is_in_its_digest():
         one = wire.question(
             kind, 0, {"run": "a", "round": 1} | (told or {}), wire.arrays_of(params)
         )
-        one.content[wire.ONCE] = ConfigRecord({"number": once})
+        one.content[wire.TOLD][wire.ONCE] = once
         return wire.digest_of(one)
 
     others = [

@@ -12,7 +12,9 @@ pytest.importorskip("flwr")
 from fastapi import HTTPException
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, ObjectTree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore import sql_mixin
+from flwr.supercore.corestate.sql_corestate import SqlCoreState
 from flwr.superlink.routers.fleet import router
 from flwr.superlink.servicer.fleet import fleet_handlers
 
@@ -45,3 +47,16 @@ def test_requests_wait_for_the_database(monkeypatch, tmp_path):
         sql_mixin._set_sqlite_pragmas(link, None)
         found = [link.execute(f"PRAGMA {n}").fetchone() for n in ("busy_timeout", "journal_mode")]
     assert found == [(30_000,), ("wal",)]
+
+
+def test_tasks_whose_process_has_died_are_looked_for_once_a_second(monkeypatch):
+    looked = []
+    monkeypatch.setattr(SqlCoreState, "_cleanup_expired_task_tokens", looked.append)
+    superlink.look_for_lost_tasks_seldom()
+    state = SqlLinkState.__new__(SqlLinkState)
+    for _ in range(3):
+        state.get_run_status(set())
+    assert looked == [state]
+    monkeypatch.setattr(superlink, "LOST_TASKS", 0.0)
+    state.get_run_status(set())
+    assert looked == [state, state]

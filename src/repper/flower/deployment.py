@@ -24,6 +24,7 @@ from repper.flower import warm
 from repper.flower.app_folder import write_app
 from repper.flower.database import DATABASE, shrink_by_itself
 from repper.flower.keys import CA, CERTIFICATE, KEY, make_certificates, names_in
+from repper.flower.pace import LOOK_FOR_WORK
 from repper.flower.programs import program, quiet, shown
 
 LINK = "repper"
@@ -239,4 +240,4 @@ def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:
 def node_environment(home: Path) -> dict[str, str]:
     # Decoded images lie in a cache: it belongs into the site's home, too.
     own = {"FLWR_HOME": str(home / "flwr"), "XDG_CACHE_HOME": str(home / "cache")}
-    return warm.with_shim(home, quiet(**KEEP_MEMORY, **own))
+    return warm.with_shim(home, quiet(**KEEP_MEMORY, **LOOK_FOR_WORK, **own))

@@ -25,8 +25,8 @@ from repper.flower.replies import SMALL, Replies, Size, patiently, replies_of, s
 from repper.methods.network import Holds, holdings, to_send
 from repper.params import Params, digest, select
 
-PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two looks for answers: the longer they take, the rarer."""
+PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.05, 1.0, 40
+"""Seconds between two looks for answers, which grow by a fortieth of the time that they take."""
 LOOK = 2.0
 """Seconds between two looks for nodes that have gone, come, or come back."""
 AT_ONCE = 64
@@ -301,7 +301,7 @@ class GridEngine(Engine):
                     self._note(f"waiting for {self._name(client)}: {why}")
                 end = now + patience.seconds
             if waiting:
-                time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / 20))
+                time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / PAUSE_SHARE))
         late = f"no answer within {patience.seconds:g} s: "
         yield from (Absent(client, late + why) for client, why in waiting.items())
         yield from (Absent(client, why) for client, why in hopeless.items())

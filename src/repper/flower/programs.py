@@ -18,9 +18,6 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """Nothing that we start reports to anybody, looks for updates or installs anything."""
-LOOK_FOR_WORK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
-"""Seconds between two looks for a message that has come: Flower's second is half of ours lost in
-every message, and a look costs some milliseconds."""
 
 
 def program(name: str) -> str:
@@ -36,7 +33,7 @@ def quiet(**variables: str) -> dict[str, str]:
     """The environment of Flower's programs, with these variables."""
     # Flower starts its own programs by name: those beside our Python come first.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **QUIET, **LOOK_FOR_WORK, **variables, "PATH": path}
+    return {**os.environ, **QUIET, **variables, "PATH": path}
 
 
 def shown(command: Sequence[str], environment: dict[str, str]) -> str:

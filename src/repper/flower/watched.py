@@ -28,7 +28,7 @@ from pathlib import Path
 from repper.files import plain
 from repper.flower import kept
 from repper.flower.kept import Ended
-from repper.flower.pace import Pace
+from repper.flower.pace import Pace, answer_at_once
 
 AHEAD, BEHIND = 4.0, 290.0
 """Seconds that a site's clock may be wrong: Flower allows 5 and 305; dates are whole seconds."""
@@ -91,6 +91,8 @@ class Watch(logging.Handler):
             self.tell(self.why(text + self.status))
         elif text.startswith(("Receiving: ", "Sent successfully")):
             self.pace.message()
+        elif text == "Received successfully":
+            self.pace.work.set()
         elif text.startswith("SuperNode ID"):
             self.connected.write_bytes((self.home / "site.pub").read_bytes())
         elif text.startswith("Connection successful"):
@@ -256,6 +258,7 @@ def main() -> None:
     os.set_inheritable(line.fileno(), False)
     watch = Watch(Path(home), server, Path(ca), line)
     vars(start_client_internal)["time"] = watch.pace
+    answer_at_once(watch.pace)
     logging.getLogger("flwr").addHandler(watch)
     requests = logging.getLogger("httpx")
     requests.setLevel(logging.INFO)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from repper.engines.engine import Personal, Update
 from repper.errors import RepperError
@@ -24,11 +24,12 @@ from repper.evaluate import Score
 from repper.params import Params
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
-PARAMS, TOLD, COUNTED = "shared", "told", "counted"
+PARAMS, TOLD = "shared", "told"
+"""The two records of a message: every further one costs some requests on its way."""
 PACKED, PACKING = "packed", "repper"
 """The one array in which parameters travel, and how it says that it is packed (`arrays_of`)."""
 ONCE, ANSWERED = "once", "answered"
-"""A number used once in every question, and the digest of the question in every answer."""
+"""Told in every question: a number used once; in every answer: the digest of its question."""
 GIVEN = "given"
 """The digest of parameters that an earlier stage has trained, which a site is sent once."""
 FLOATS = ("float32", "float16")
@@ -75,8 +76,7 @@ def params_in(record: ArrayRecord) -> Params:
 
 def question(kind: str, node: int, told: Told, params: ArrayRecord | None = None) -> Message:
     """A message to a node."""
-    once = ConfigRecord({"number": secrets.token_hex(16)})
-    content = RecordDict({TOLD: ConfigRecord(told), ONCE: once})
+    content = RecordDict({TOLD: ConfigRecord(told | {ONCE: secrets.token_hex(16)})})
     if params is not None:
         content[PARAMS] = params
     return Message(content, node, kind, group_id=str(told.get("round", "")))
@@ -95,13 +95,8 @@ def digest_of(asked: Message) -> str:
 
 def answered_in(reply: Message) -> str:
     """The digest of the question that an answer says it answers."""
-    answered = reply.content.config_records.get(ANSWERED)
-    return str(answered.get("question", "")) if answered else ""
-
-
-def _reply(content: dict[str, Any], asked: Message) -> Message:
-    answered = ConfigRecord({"question": digest_of(asked)})
-    return Message(RecordDict(content | {ANSWERED: answered}), reply_to=asked)
+    told = reply.content.config_records.get(TOLD)
+    return str(told.get(ANSWERED, "")) if told else ""
 
 
 def told_in(message: Message) -> Told:
@@ -128,26 +123,28 @@ def given_in(told: Told) -> str:
 def update_reply(update: Update, asked: Message, kind: str) -> Message:
     """All that leaves a client in a round, in numbers of this kind."""
     sent = {n: t.to(getattr(torch, kind)) for n, t in update.sent.items()}
-    counted = MetricRecord({"examples": update.examples, "loss": update.loss})
-    return _reply({PARAMS: arrays_of(sent), COUNTED: counted}, asked)
+    reply = said({"examples": update.examples, "loss": update.loss}, asked)
+    reply.content[PARAMS] = arrays_of(sent)
+    return reply
 
 
 def update_in(reply: Message, client: int) -> Update:
     """A client's update; what is wrong with an answer that holds none is an error."""
     try:
-        counted = reply.content.metric_records[COUNTED]
-        examples, loss = counted["examples"], counted["loss"]
+        told = told_in(reply)
+        examples, loss = told["examples"], told["loss"]
         params = received_in(reply)
     except KeyError as error:
         raise RepperError(f"it lacks {error}") from error
-    if not isinstance(loss, int | float):
+    if type(loss) not in (int, float):
         raise RepperError(f"its loss is {loss!r}")
-    return Update(client, params, examples, float(loss))  # type: ignore[arg-type]  # as sent: `check` refuses what is no number of examples
+    return Update(client, params, examples, float(loss))  # `check` refuses what is no number
 
 
 def said(content: Told, asked: Message) -> Message:
     """An answer of plain values."""
-    return _reply({TOLD: ConfigRecord(content)}, asked)
+    told = ConfigRecord(content | {ANSWERED: digest_of(asked)})
+    return Message(RecordDict({TOLD: told}), reply_to=asked)
 
 
 def problem_in(reply: Message) -> str:
