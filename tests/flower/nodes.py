@@ -55,6 +55,11 @@ class Nodes:
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [self._push(message) for message in messages]
 
+    def arrive(self, node: int) -> None:
+        """The answer to the last question of a node that was silent comes now."""
+        asked = next(message for one, message in reversed(self.asked) if one == node)
+        self._replies[asked.metadata.message_id] = self.answers[node](asked)
+
     def _push(self, message: Message) -> str:
         node, number = message.metadata.dst_node_id, f"question {len(self.asked)}"
         message.metadata.__dict__["_message_id"] = number

@@ -13,7 +13,7 @@ from flwr.app import Message
 
 from repper.engines.engine import Absent, Update
 from repper.errors import RepperError
-from repper.flower import wire
+from repper.flower import grid_engine, wire
 from repper.flower.grid_engine import PATIENT, GridEngine, Patience, Place
 from repper.methods.network import Holds
 from repper.params import Params
@@ -161,6 +161,40 @@ def test_a_site_that_is_not_connected_is_waited_for():
     assert len(nodes.asked) == 2
     late = "no answer within 0.05 s: it is not connected"
     assert fit(nodes, Patience(0.05, 1), places=lambda: {1: Place(1)}) == {0: late, 1: "good"}
+
+
+def test_the_operator_hears_of_a_site_that_goes_in_a_round(monkeypatch):
+    """Its connection may come back, with its question still open; or another one, which is asked."""
+    for since, again in (("morning", []), ("evening", ["asking site0 again: it has come back"])):
+        nodes, said, looks = Nodes(silent, good), list[str](), list[int]()
+
+        def places() -> dict[int, Place]:
+            looks.append(1)
+            if len(looks) == 4:
+                nodes.since[0] = since
+                nodes.answers[0] = good
+                if since == "morning":
+                    nodes.arrive(0)
+            return {n: one for n, one in nodes.places().items() if n or len(looks) not in (2, 3)}
+
+        assert fit(nodes, said=said, places=places) == {0: "good", 1: "good"}
+        gone = "site0: it is not connected any more; the round waits for it"
+        assert said == [gone, *again]
+
+
+def test_who_chose_no_timeout_hears_who_a_round_waits_for(monkeypatch):
+    monkeypatch.setattr(grid_engine, "WORD", 0.02)
+    nodes, said = Nodes(*[silent] * 7), list[str]()
+
+    def places() -> dict[int, Place]:
+        if len(said) > 6:
+            nodes.answers = dict.fromkeys(range(7), good)
+            nodes.since = dict.fromkeys(range(7), "evening")
+        return nodes.places()
+
+    fit(nodes, said=said, places=places)
+    each = [f"waiting for site{n}: it has not answered yet" for n in range(5)]
+    assert said[:6] == [*each, "waiting for 2 more"]
 
 
 def test_a_site_has_one_open_question_until_it_comes_back():

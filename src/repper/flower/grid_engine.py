@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
@@ -34,7 +35,13 @@ AT_ONCE = 64
 AWAY = (3, 4, 5, 8)
 """Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
 
-UNANSWERED = "it has not answered yet"
+UNANSWERED, ABSENT = "it has not answered yet", "it is not connected"
+GONE = "it is not connected any more"
+WORD = 300.0
+"""Seconds after which an operator who chose no timeout is told who a round waits for. The next word
+comes when twice the time has passed, and so on."""
+MOST_NAMED = 5
+"""Sites that are named in one such word."""
 
 Answer = TypeVar("Answer")
 
@@ -248,18 +255,19 @@ class GridEngine(Engine):
         patience: Patience,
         voluntary: bool,
     ) -> Iterator[Answer | Absent]:
-        waiting = dict.fromkeys(clients, "it is not connected")
+        waiting = dict.fromkeys(clients, ABSENT)
         willing, bad, hopeless = set(clients), set[int](), dict[int, str]()
         began, look = time.monotonic(), 0.0
-        end = began + patience.seconds
+        end, word = began + patience.seconds, WORD
         while waiting:
             now = time.monotonic()
             if now >= look:
                 here = self._nodes()
                 for client in asking.ask({c: here[c] for c in waiting if c in here}):
-                    if waiting[client] == UNANSWERED:
+                    if waiting[client] in (UNANSWERED, GONE):
                         self._note(f"asking {self._name(client)} again: it has come back")
                     waiting[client] = UNANSWERED
+                self._see_who_has_gone(waiting, here)
                 look = now + LOOK
             for client, answer in asking.answers():
                 if client not in waiting:
@@ -297,14 +305,31 @@ class GridEngine(Engine):
             if waiting and now >= end:
                 if patience.least is not None and done >= least:
                     break
-                for client, why in waiting.items():
-                    self._note(f"waiting for {self._name(client)}: {why}")
+                self._name_all(waiting)
                 end = now + patience.seconds
+            if waiting and patience.seconds == inf and now - began >= word:
+                self._name_all(waiting)
+                word *= 2
             if waiting:
                 time.sleep(min(LONGEST_PAUSE, PAUSE + (now - began) / PAUSE_SHARE))
         late = f"no answer within {patience.seconds:g} s: "
         yield from (Absent(client, late + why) for client, why in waiting.items())
         yield from (Absent(client, why) for client, why in hopeless.items())
+
+    def _see_who_has_gone(self, waiting: dict[int, str], here: Nodes) -> None:
+        for client, why in waiting.items():
+            if why == UNANSWERED and client not in here:
+                waiting[client] = GONE
+                self._note(f"{self._name(client)}: {GONE}; the round waits for it")
+            elif why == GONE and client in here:
+                waiting[client] = UNANSWERED
+
+    def _name_all(self, waiting: Mapping[int, str]) -> None:
+        """Say who is waited for, and why."""
+        for client, why in islice(waiting.items(), MOST_NAMED):
+            self._note(f"waiting for {self._name(client)}: {why}")
+        if len(waiting) > MOST_NAMED:
+            self._note(f"waiting for {len(waiting) - MOST_NAMED} more")
 
     def _note(self, text: str) -> None:
         self._tell("note", text=text)
