@@ -163,23 +163,24 @@ def test_a_site_that_is_not_connected_is_waited_for():
     assert fit(nodes, Patience(0.05, 1), places=lambda: {1: Place(1)}) == {0: late, 1: "good"}
 
 
-def test_the_operator_hears_of_a_site_that_goes_in_a_round(monkeypatch):
-    """Its connection may come back, with its question still open; or another one, which is asked."""
-    for since, again in (("morning", []), ("evening", ["asking site0 again: it has come back"])):
-        nodes, said, looks = Nodes(silent, good), list[str](), list[int]()
+@pytest.mark.parametrize(
+    ("since", "again"),
+    [("morning", []), ("evening", ["asking site0 again: it has come back"])],
+)
+def test_the_operator_hears_of_a_site_that_goes_in_a_round(since, again):
+    """Its connection may come back, with its question still open, or another, which is asked."""
+    nodes, said, looks = Nodes(silent, good), list[str](), list[int]()
 
-        def places() -> dict[int, Place]:
-            looks.append(1)
-            if len(looks) == 4:
-                nodes.since[0] = since
-                nodes.answers[0] = good
-                if since == "morning":
-                    nodes.arrive(0)
-            return {n: one for n, one in nodes.places().items() if n or len(looks) not in (2, 3)}
+    def places() -> dict[int, Place]:
+        looks.append(1)
+        if len(looks) == 4:
+            nodes.since[0], nodes.answers[0] = since, good
+            if since == "morning":
+                nodes.arrive(0)
+        return {n: one for n, one in nodes.places().items() if n or len(looks) not in (2, 3)}
 
-        assert fit(nodes, said=said, places=places) == {0: "good", 1: "good"}
-        gone = "site0: it is not connected any more; the round waits for it"
-        assert said == [gone, *again]
+    assert fit(nodes, said=said, places=places) == {0: "good", 1: "good"}
+    assert said == ["site0: it is not connected any more; the round waits for it", *again]
 
 
 def test_who_chose_no_timeout_hears_who_a_round_waits_for(monkeypatch):

@@ -12,6 +12,8 @@ pytest.importorskip("flwr")
 from flwr.app import Message, RecordDict
 
 import repper as api
+from repper.encoders.encoder import extract
+from repper.engines import client
 from repper.errors import RepperError
 from repper.flower import apps, server, wire
 from repper.flower.grid_engine import Patience
@@ -291,6 +293,27 @@ def test_sites_train_a_common_head_to_the_bit_of_a_run(tmp_path, image_folders, 
     assert list(result["sites"].values()) == accuracies
     ours, theirs = (read_params(f / "common.safetensors")[0] for f in (tmp_path / "run", tmp_path / "alone"))  # fmt: skip
     assert digest(ours) == digest(theirs)
+
+
+def test_a_site_finds_the_features_of_a_common_head_once(tmp_path, image_folders, monkeypatch):
+    """Every message has a process of its own, so they lie in a file until the head is done."""
+    found, files = [], []
+    monkeypatch.setattr(
+        client, "extract",
+        lambda encoder, images, *more: found.append(len(images)) or extract(encoder, images, *more),
+    )  # fmt: skip
+
+    def look(kind, **event):
+        files.append(len([*tmp_path.glob("sites/*/runs/*/features.safetensors")]))
+
+    nodes = Home(tmp_path / "sites", image_folders)
+    run_federation(federation_of(tmp_path), nodes, look)
+    # Once in the three rounds of the common stage, then for the head, and for its test.
+    for name in ("site0", "site1"):
+        assert found.count(len(nodes_examples(image_folders / name))) == 2
+    assert len(found) == 6
+    assert max(files) == 2
+    assert files[-1] == 0
 
 
 def test_a_site_may_decline_the_common_head_and_fits_alone(tmp_path, image_folders):

@@ -199,3 +199,16 @@ def test_a_site_is_not_asked_with_other_classes_or_test_shares(site, caplog):
     assert (
         'with "dog" and without "0", "1", "2", "3", "4", 5 more, other than before' in caplog.text
     )
+
+
+def test_features_of_other_images_or_of_a_damaged_file_are_found_anew(tmp_path, image_folders):
+    def features(images):
+        part = Site(tmp_path, str(images)).part_in(TOLD | {"classes": "\n".join(CLASSES)})
+        return part.clients._looked_at(0, torch.from_numpy(part.images.train.images))
+
+    known = {name: features(image_folders / name) for name in ("site0", "site1")}
+    for name in ("site0", "site1", "site1"):
+        assert torch.equal(features(image_folders / name), known[name])
+    [path] = tmp_path.glob("runs/*/features.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert torch.equal(features(image_folders / "site1"), known["site1"])

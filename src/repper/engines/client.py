@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,16 @@ from repper.methods.method import Phase, Trained, phases_of
 from repper.methods.network import Holds, Network, first_kept, holdings
 from repper.methods.stage import Stage, stage_at
 from repper.names import is_encoder, is_weight, named_parts
-from repper.params import Params, clone, copy_params, digest, params_of, select
+from repper.params import (
+    Params,
+    clone,
+    copy_params,
+    digest,
+    params_of,
+    read_params,
+    save_params,
+    select,
+)
 from repper.partition import Partition, Rows
 from repper.personalize import Features, Learner, Personalizer, personalize
 from repper.private import PrivateStore
@@ -73,8 +83,11 @@ class _Pupil:
 class Clients:
     """Does the work of any client, one at a time."""
 
-    def __init__(self, work: Work, train: Labelled, test: Labelled) -> None:
-        self._work = work
+    def __init__(
+        self, work: Work, train: Labelled, test: Labelled, *, features: Path | None = None
+    ) -> None:
+        """`features` is a file for those of one client, which outlives this process."""
+        self._work, self._features_file = work, features
         self._train_split, self._test_split = train, test
         self._device = torch.device(work.device)
         networks = work.networks()
@@ -103,13 +116,13 @@ class Clients:
         return _Bench(stage, network, holds, phases, trainer, live, kept, stacking, {})
 
     @classmethod
-    def of(cls, work: Work, data: Dataset) -> Clients:
+    def of(cls, work: Work, data: Dataset, features: Path | None = None) -> Clients:
         """The clients of a data set in this process's own memory."""
         train, test = (
             (torch.from_numpy(split.images), torch.from_numpy(split.labels))
             for split in (data.train, data.test)
         )
-        return cls(work, train, test)
+        return cls(work, train, test, features=features)
 
     @property
     def wire(self) -> str:
@@ -231,13 +244,29 @@ class Clients:
         network = self._at.network
         encoder, known = self._digest_of(network), self._known.get(client)
         if known is None or known[0] != encoder:
-            before = network.encoder.training
-            known = encoder, extract(network.encoder.eval(), images, self._precision)
-            network.encoder.train(before)
+            known = encoder, self._found(network, encoder, images)
             if sum(r.numel() for _, r in self._known.values()) > MOST_KNOWN:
                 self._known.clear()
             self._known[client] = known
         return known[1]
+
+    def _found(self, network: Network, encoder: str, images: Tensor) -> Tensor:
+        """The features of images, from this client's file if they are in there."""
+        path = self._features_file
+        of = f"{encoder} {self._precision} {digest({'images': images})}" if path else ""
+        if path:
+            with suppress(RepperError):
+                kept, notes = read_params(path)
+                if notes.get("of") == of:
+                    return kept["features"].to(self._device)
+        before = network.encoder.training
+        found = extract(network.encoder.eval(), images, self._precision)
+        network.encoder.train(before)
+        if path:
+            with suppress(RepperError, OSError):  # without the file, it only takes longer
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_params(path, {"features": found}, {"of": of})
+        return found
 
     def _load(self, client: int, number: int) -> Params:
         """Make the network the client's: what all share, and its own as of round `number`.

@@ -56,6 +56,8 @@ AGREED = "agreed.json"
 """What a site was asked with first, and is not asked otherwise: see `Site.agree`."""
 GIVEN_FILE = "given.safetensors"
 """The parameters of earlier stages, in a site's folder of a run."""
+FEATURES_FILE = "features.safetensors"
+"""There, too: the features of its images while the encoder stands, for the next message."""
 CHANNELS, IMAGE_SIZE = 3, 32
 ALONE = "linear"
 """What a site does last that does not share a head where others do."""
@@ -229,7 +231,7 @@ class Part:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not store.begun:
                 store.begin(self.plan.first_kept())
-        return Clients.of(self.plan.work, self.images)
+        return Clients.of(self.plan.work, self.images, self.folder / FEATURES_FILE)
 
     def declines(self, stage: int) -> str:
         """Why this site does not take part in a stage, if it does not."""
@@ -317,6 +319,7 @@ class Part:
                 f"{run_folder.HEADS}/{self.client}.safetensors": one.head_digest,
             },
         }
+        (self.folder / FEATURES_FILE).unlink(missing_ok=True)
         write_config(self.folder / run_folder.CONFIG, self.config)
         write_json(self.folder / run_folder.RESULT, result)
         return one
