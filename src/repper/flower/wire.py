@@ -100,10 +100,12 @@ def answered_in(reply: Message) -> str:
 
 
 def told_in(message: Message) -> Told:
+    """What a message says, but for what binds an answer to its question."""
     try:
-        return dict(message.content.config_records[TOLD])
+        told = message.content.config_records[TOLD]
     except KeyError as error:
         raise RepperError(f"it lacks {error}") from error
+    return {name: value for name, value in told.items() if name not in (ONCE, ANSWERED)}
 
 
 def one_line(text: str) -> str:
