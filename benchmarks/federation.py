@@ -4,7 +4,8 @@
 
 FedAvg on random images, everyone in every round: repper federate; a bare Flower app with the same
 encoder, images and epochs on a server and nodes of Flower's own; repper run with the pool engine on
-the same folders. Also the memory of a node, and how long `federate` shows nothing. `--only ours`
+the same folders. Also the memory of a node, how long `federate` shows nothing, and the processor
+time of a round by kind of process, which a busy machine changes less than seconds. `--only ours`
 leaves the others out, for many sites. Give the machine nothing else to do.
 """
 
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -80,6 +82,25 @@ def megabytes(sessions: list[int]) -> float:
     return found / 1024
 
 
+KINDS = {
+    "fork_server": "the app, at sites and server", "repper.flower.superlink": "Flower's server",
+    "repper.flower.watched": "Flower's nodes", "superexec": "Flower's starters of processes",
+}  # fmt: skip
+
+
+def processor_seconds(sessions: list[int]) -> Counter[str]:
+    """What sessions have used, with what has ended in them, by kind of process."""
+    found, tick = Counter[str](), os.sysconf("SC_CLK_TCK")
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdecimal() and os.getsid(int(process.name)) in sessions:
+                command = (process / "cmdline").read_text(errors="replace")
+                kind = next((name for key, name in KINDS.items() if key in command), "others")
+                times = (process / "stat").read_text().rpartition(")")[2].split()[11:15]
+                found[kind] += sum(map(int, times)) / tick
+    return found
+
+
 def repper(*arguments: object) -> str:
     command = [*REPPER, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -115,8 +136,10 @@ def as_flower_has_it(environment: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Server, list[int]]]:
-    """A server and its sites, as real processes, with the sessions of the sites."""
+def federation(
+    root: Path, sites: int, plain: bool = False
+) -> Iterator[tuple[Server, int, list[int]]]:
+    """A server and its sites, as real processes, with the sessions of both."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -128,7 +151,7 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
         else:
             command = [*REPPER, "serve", str(server.home), "--port", str(port)]
             variables = None
-        stack.enter_context(running(command, root / "server.log", variables))
+        ours = stack.enter_context(running(command, root / "server.log", variables))
         wait_for(server, 0)
         nodes = []
         for site in range(sites):
@@ -157,22 +180,31 @@ def federation(root: Path, sites: int, plain: bool = False) -> Iterator[tuple[Se
             sessions.append(stack.enter_context(running(command, log, variables)))
         wait_for(server, sites)
         print(f"{sites} nodes that started at once were connected in {since(began):.0f} s")
-        yield server, sessions
+        yield server, ours, sessions
 
 
-def federate(*arguments: object) -> float:
-    """Run `repper federate`, and return the seconds before the server app's first line."""
+def federate(*arguments: object, sessions: list[int]) -> float:
+    """Run `repper federate`, and return the seconds before the server app's first line.
+
+    Prints what the sessions used in a round, the first one left out.
+    """
     command = [*REPPER, "federate", *map(str, arguments)]
     variables = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    began, first = time.monotonic(), 0.0
+    began, first, used = time.monotonic(), 0.0, list[Counter[str]]()
     with subprocess.Popen(
         command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         for line in process.stderr or ():
             if "connected: " in line:
                 first = first or since(began)
+            if line.startswith("round "):
+                used.append(processor_seconds(sessions))
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    if len(used) > 1:
+        spent = {kind: (used[-1][kind] - used[0][kind]) / (len(used) - 1) for kind in used[-1]}
+        each = ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in spent.items())
+        print(f"processor seconds of a round: {sum(spent.values()):.2f} ({each})")
     return first
 
 
@@ -243,11 +275,11 @@ def main() -> None:
             "--knn", 0, *settings, "--out", root / "pool",
         )  # fmt: skip
         names = ",".join(f"site{site}" for site in range(sites))
-        with federation(root / "warm", sites) as (server, sessions):
+        with federation(root / "warm", sites) as (server, ours_at, sessions):
             idle = megabytes(sessions) / sites
             first = federate(
                 server.home, "--sites", names, "--classes", ",".join(CLASSES), *settings,
-                "--out", root / "ours",
+                "--out", root / "ours", sessions=[ours_at, *sessions],
             )  # fmt: skip
             waiting = megabytes(sessions) / sites
             time.sleep(warm.IDLE + 5)
@@ -261,7 +293,7 @@ def main() -> None:
         )
         print(f"repper federate showed its first line after {first:.1f} s")
         if options.only is None:
-            with federation(root / "plain", sites, plain=True) as (server, sessions):
+            with federation(root / "plain", sites, plain=True) as (server, _, sessions):
                 print(f"Flower's own node: {megabytes(sessions) / sites:.0f} MB")
                 config = {"sites": sites, "rounds": rounds, "epochs": epochs}
                 theirs = bare(server, root, {**config, "classes": ",".join(CLASSES)})

@@ -75,7 +75,8 @@ def add_commands(add: AddCommand) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
-        help="after S seconds, print which sites this round is still waiting for (default: never)",
+        help="print every S seconds which sites a round is still waiting for (default: after 300, "
+        "600, 1200 and so on)",
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
