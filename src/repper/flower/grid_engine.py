@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -257,6 +258,7 @@ class GridEngine(Engine):
     ) -> Iterator[Answer | Absent]:
         waiting = dict.fromkeys(clients, ABSENT)
         willing, bad, hopeless = set(clients), set[int](), dict[int, str]()
+        lost = Counter[int]()
         began, look = time.monotonic(), 0.0
         end, word = began + patience.seconds, WORD
         while waiting:
@@ -292,7 +294,11 @@ class GridEngine(Engine):
                         hopeless[client] = waiting.pop(client)
                     else:
                         bad |= set() if away else {client}
-                        self._note(f"asking {self._name(client)} again: {why}")
+                        lost[client] += away
+                        count = lost[client] if away else 1
+                        if count.bit_count() == 1:  # not every two seconds for ever
+                            often = f" ({count} times so far)" if count > 1 else ""
+                            self._note(f"asking {self._name(client)} again: {why}{often}")
                 else:
                     del waiting[client]
                     parcel.arrived(client)
