@@ -204,6 +204,37 @@ def test_an_exception_ends_a_message_as_it_ends_a_program(site):
     assert done.stdout == "at exit\n"
 
 
+@pytest.mark.parametrize("code", [
+    "sys.exit('why')",
+    "sys.exit()",
+    "sys.exit(-1)",
+    "raise KeyboardInterrupt",
+    "sys.stdout.write('kept back')",
+    "import time; threading.Thread(target=lambda: [time.sleep(0.3), print('late')]).start()",
+])  # fmt: skip
+def test_a_message_ends_as_a_program_does(site, code):
+    program = site.folder.parent.parent / "flwr-clientapp"
+    fresh = subprocess.run([program, code], capture_output=True, text=True, check=False)
+    done = site.send(code)
+    assert (done.returncode, done.stdout) == (fresh.returncode, fresh.stdout)
+    assert done.stderr.splitlines()[-1:] == fresh.stderr.splitlines()[-1:]
+
+
+def test_the_end_of_a_message_does_not_take_apart_what_was_loaded(site):
+    """That took longer than all else but the training: it copied every page of the warm process."""
+    site.send("1")
+    before = used(site.server)
+    for _ in range(5):
+        site.send("1")
+    assert (used(site.server) - before) / 5 < 0.15
+
+
+def used(process: int) -> float:
+    """Processor seconds of all children of a process that have ended."""
+    times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[13:15]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 HANDLED = """
 import signal, time
 def say(number, frame): print("got", number); sys.exit(5)

@@ -7,6 +7,7 @@ cleared away.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import runpy
@@ -14,12 +15,15 @@ import select
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import NoReturn
 
 from repper.flower.programs import QUIET
 from repper.flower.shim import GO, LENGTH, PASSED_ON, STATUS, is_own
@@ -54,7 +58,7 @@ def main() -> None:
         return
     for one, handler in handlers.items():
         signal.signal(one, handler)
-    run(receive(taken), loaded)
+    end(lambda: run(receive(taken), loaded))
 
 
 def load(program: str) -> None:
@@ -211,3 +215,30 @@ def run(request: Request, loaded: dict[bytes, bytes]) -> None:
         os._exit(1)  # whoever asked has gone
     request.connection.close()
     runpy.run_path(request.program, run_name="__main__")
+
+
+def end(program: Callable[[], None]) -> NoReturn:
+    """Run a program and end as Python would, but do not take apart what was loaded.
+
+    Nobody needs that, and to touch all objects would copy all pages of the warm process.
+    """
+    code = 0
+    try:
+        program()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            sys.stderr.write(f"{leaving.code}\n")
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    # What children of multiprocessing do, too, and what is left to atexit.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
