@@ -166,7 +166,9 @@ def as_kind(kind: Any, found: Any, path: Path, name: str, remedy: str = RESTORE)
     if isinstance(kind, types.UnionType):
         if found is None:
             return None
-        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+        kinds = [one for one in typing.get_args(kind) if one is not type(None)]
+        objects = [one for one in kinds if dataclasses.is_dataclass(one)]
+        kind = (objects if objects and isinstance(found, Mapping) else kinds)[0]
     if dataclasses.is_dataclass(kind):
         return build(cast(type, kind), found, path, remedy, name)
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
