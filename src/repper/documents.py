@@ -156,7 +156,10 @@ def build(kind: type[Kind], found: Any, path: Path, remedy: str = RESTORE, where
             values[one.name] = as_kind(types_of[one.name], found[one.name], path, name, remedy)
         elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
             raise RepperError(f"{path} is damaged: it has no {name}; {remedy}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except RepperError as error:  # what only all of it together shows
+        raise RepperError(f"{path} is damaged: {error}; {remedy}") from error
 
 
 def as_kind(kind: Any, found: Any, path: Path, name: str, remedy: str = RESTORE) -> Any:

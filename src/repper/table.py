@@ -12,6 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from repper.errors import RepperError
+
+FORM = re.compile(r"[^{}]*\{:\+?,?(\.\d)?[fge%]?\}[^{}]*")
+"""A text with one place for a number."""
 PLAIN: Mapping[int, str] = {}
 """Marks of a text that has none for the best and the second."""
 LONG = 50
@@ -33,6 +37,11 @@ class Number:
     rank: int | None = None
     beside: tuple[Number, ...] = ()
     missing: str = "-"
+
+    def __post_init__(self) -> None:
+        # A table may come from a file, and a form could ask for a text of any length.
+        if not FORM.fullmatch(self.form) or len(self.interval or (0, 0)) != 2:
+            raise RepperError(f"{self.form!r} with {self.interval} is no number of a table")
 
     @property
     def text(self) -> str:
@@ -78,6 +87,10 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     caption: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise RepperError(f"a row of a table does not have {len(self.columns)} cells")
 
     @classmethod
     def of(

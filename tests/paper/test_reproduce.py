@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from paper.small import TINY, TWO, panel
+from repper.checks import verify
+from repper.checks.check import OK, SKIPPED, WRONG
 from repper.cli.results import print_reproduction
 from repper.config import Config
 from repper.documents import read_json
@@ -76,6 +79,26 @@ def test_ours_stand_beside_the_papers(done):
     assert rows[2]["paper"] == rows[3]["ours"] == ""
     with (folder / "claims.csv").open() as file:
         assert [row[0] for row in csv.reader(file)][1] == "RepPer is first everywhere"
+
+
+def test_its_tables_are_written_in_latex_and_all_are_covered(done, tmp_path):
+    folder, _, events = done
+    text = (folder / "table.tex").read_text()
+    shown = events[-1].reproduction.tables()
+    assert text == "\n".join(table.latex() for table in shown)
+    assert text.count(r"\toprule") == len(shown) == 3
+    assert "digits, alpha 1 & " in text
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    # There are no images of CINIC-10, and those of digits come with scikit-learn.
+    assert {one.status for one in verify(copy)} == {OK, SKIPPED}
+    covered = {"table.md", "table.csv", "table.tex", "order.csv", "claims.csv"}
+    assert set(read_json(copy / "found.json")["digests"]) == covered
+    for name in covered:
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole + b" ")
+        wrong = next(one for one in verify(copy) if one.status == WRONG)
+        assert (wrong.kind, wrong.folder, name in wrong.said) == ("tables", "", True)
+        (copy / name).write_bytes(whole)
 
 
 def test_places_marks_and_agreement(done):
