@@ -21,7 +21,7 @@ import numpy as np
 import repper
 from repper.evaluate import mean_of
 from repper.runs.run import Run
-from repper.text_table import markdown_table
+from repper.table import Number, Table
 
 RULES = ("mean", "median", "trimmed", "krum", "multikrum", "geometric", "clip")
 ATTACKS = ("none", "sign-flip", "label-flip", "noise", "scale", "backdoor")
@@ -96,27 +96,29 @@ class Found:
         ]
 
 
-def text(values: list[float]) -> str:
+def cell(values: list[float]) -> Number:
     if not values:
-        return "-"
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if values[1:] else "")
+        return Number(None)
+    deviation = float(np.std(values, ddof=1)) if values[1:] else None
+    return Number(float(np.mean(values)), "{:.1f}", deviation)
 
 
 def print_tables(out: Path, seeds: int) -> None:
     found = Found(out, seeds)
-    table = [["rule", *ATTACKS, "marked", "unmarked"]]
+    rows = []
     for rule in RULES:
-        line = [text(found.accuracies((ALL_SHARE, rule, attack))) for attack in ATTACKS]
+        line = [cell(found.accuracies((ALL_SHARE, rule, attack))) for attack in ATTACKS]
         for key in ("success", "without_mark"):
             backdoors = found.runs((ALL_SHARE, rule, "backdoor"))
-            line.append(text([run.result["attack"][key] for run in backdoors]))
-        table.append([rule, *line])
-    print(markdown_table(table, right=True), end="\n\n")
-    table = [["row", "mean, none", "mean, sign-flip", "multikrum, sign-flip"]]
+            line.append(cell([run.result["attack"][key] for run in backdoors]))
+        rows.append([rule, *line])
+    print(Table.of(["rule", *ATTACKS, "marked", "unmarked"], rows).markdown(), end="\n\n")
+    rows = []
     for row in (ALL_SHARE, *PERSONAL):
         shown = [("mean", "none"), ("mean", "sign-flip"), ("multikrum", "sign-flip")]
-        table.append([row, *(text(found.accuracies((row, *one))) for one in shown)])
-    print(markdown_table(table, right=True))
+        rows.append([row, *(cell(found.accuracies((row, *one))) for one in shown)])
+    columns = ["row", "mean, none", "mean, sign-flip", "multikrum, sign-flip"]
+    print(Table.of(columns, rows).markdown())
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ from repper.errors import install_hint
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "seal", "files", "documents", "sealed", "registry", "options", "hardware", "switches", "seeds", "client_list", "text_table", "names",
+    "errors", "seal", "files", "documents", "sealed", "registry", "options", "hardware", "switches", "seeds", "client_list", "table", "names",
     "edge", "params", "privacy", "private", "batches", "losses", "datasets", "partition", "shift", "augment",
     "compiler", "encoders", "heads", "personal", "methods", "rules", "transforms", "attacks", "personalize", "evaluate",
     "engines", "federate", "things", "config", "config_file", "runs", "export", "flower", "palette", "plots",
-    "embedding", "paper", "report", "checks", "api", "__init__", "cli", "__main__",
+    "embedding", "report", "checks", "api", "__init__", "paper", "cli", "__main__",
 ]  # fmt: skip
 """Files and packages; each imports only from itself and from those above it."""
 

@@ -17,6 +17,7 @@ from repper.methods import METHODS
 from repper.runs.execute import RoundDone, Started
 from repper.runs.plan import plan
 from repper.runs.rounds import Checkpoint
+from repper.table import Number, Table
 
 ACCURACY = {
     "mean", "std", "worst", "worst_tenth", "weighted", "balanced", "head_classes", "tail_classes",
@@ -60,8 +61,9 @@ WIDE = ["row", "accuracy", "frequent classes", "minus repper+linear"]
 @pytest.mark.parametrize("columns", [40, 60, 80, 160])
 def test_no_heading_and_no_figure_is_cut(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    cells = [[*WIDE, *WIDE[1:]], *([["fedavg+keep", *["12.34 ± 5.67"] * 6]] * 2)]
-    print_table(console_for_results(), cells, caption="All in percent.")
+    rows = [["fedavg+keep", *[Number(12.34, deviation=5.67)] * 6]] * 2
+    table = Table.of([*WIDE, *WIDE[1:]], rows, caption="All in percent.")
+    print_table(console_for_results(), table)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= columns
     assert "…" not in shown

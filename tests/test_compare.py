@@ -352,7 +352,7 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
             assert run.rounds()[-1]["accuracy"] == run.accuracy
         found[row] = np.array([[r["accuracy"]["mean"] for r in run.rounds()] for run in runs])
     # Means and deviations over seeds after every round, and differences paired by seed.
-    heading, *lines = table(events).cells_over_rounds()
+    heading, *lines = table(events).table_over_rounds().texts()
     assert heading == ["round", "repper+linear", "repper+svm"]
     for place, line in enumerate(lines):
         own, other = (found[row][:, place] for row in heading[1:])
@@ -370,7 +370,7 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
     again = list(compare(config, rows_of("repper+logistic,repper+svm"), 1, digits, reuse=folder))
     assert [e.reused for e in again if isinstance(e, CellStarted)] == [True, False]
     assert not any(isinstance(e, RoundDone) for e in again)
-    assert table(again).cells_over_rounds() == []
+    assert table(again).table_over_rounds() is None
     assert table(again).lines[1].accuracy == found["repper+svm"][0, -1]
     with (folder / "rounds.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -384,7 +384,7 @@ def test_rounds_in_which_all_take_part_stand_where_others_have_trained_as_much(d
     folder = tmp_path / "c"
     settings = {"evaluate_every": 1, "rounds": 4, "participation": 0.5}
     events = run_all(digits, folder, "fedavg,local", **settings)
-    _, *lines = table(events).cells_over_rounds()
+    _, *lines = table(events).table_over_rounds().texts()
     assert [line[0] for line in lines] == ["1", "2", "3", "4"]
     assert [line[2] == "-" for line in lines] == [True, False, True, False]
     assert "one counts as the rounds of others it stands for" in (folder / "table.md").read_text()
@@ -412,7 +412,7 @@ def test_a_table_without_rows_is_refused(done, tmp_path):
 
 def test_without_a_test_on_the_way_there_is_no_table_of_rounds(done):
     folder, events = done
-    assert table(events).cells_over_rounds() == []
+    assert table(events).table_over_rounds() is None
     assert "after rounds" not in (folder / "table.md").read_text()
     assert not (folder / "rounds.csv").exists()
 

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import math
 import re
 import shlex
 from pathlib import Path
@@ -21,8 +20,8 @@ from repper.errors import RepperError
 from repper.methods import METHODS
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
 from repper.partition import read_partition
-from repper.report import _sortable, charts, svg, write_report
-from repper.report.html import number, table, tag
+from repper.report import charts, svg, write_report
+from repper.report.html import table, tag
 from repper.report.opening import listed, verdict
 from repper.report.sections import section
 from repper.report.subject import command_of, subjects_of
@@ -30,6 +29,7 @@ from repper.runs.compare import CellStarted, compare, rows_of
 from repper.runs.newcomers import join_config
 from repper.runs.row import Row
 from repper.runs.run_folder import EMBEDDING
+from repper.table import Number, Table
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +51,36 @@ def test_text_is_escaped_and_html_is_not():
 
 @given(st.text())
 def test_nothing_a_run_is_named_gets_out_of_its_element(text):
-    inside = table(text, [text], [[text]], note=text)
-    allowed = "p|div|table|caption|thead|tbody|tr|th|button|td"
+    inside = table(Table.of([text], [[text]], text, text))
+    allowed = "p|div|table|caption|thead|tbody|tr|th|button|td|wbr"
     assert re.findall(rf"<(?!/?(?:{allowed})\b)", inside) == []
 
 
 def test_a_note_stands_above_the_frame_that_scrolls():
-    made = table("n", ["a"], [["b"]], note="c")
+    made = table(Table.of(["a"], [["b"]], "n", "c"))
     assert made.startswith('<p class="note">c</p><div class="scroll"')
     assert '<caption class="unseen">n</caption>' in made
 
 
 def test_columns_of_numbers_stand_at_the_right():
-    made = table("n", ["a", "b", "c"], [["x", "1", ("2", 2.0)], ["y", ("3", 3.0), ("4", 4.0)]])
+    rows = [["x", "1", Number(2.0)], ["y", Number(3.0), Number(None)]]
+    made = table(Table.of(["a", "b", "c"], rows, "n"))
     assert re.findall(r'<td class="(\w+)"', made) == ["text", "number"] * 2
     assert re.findall(r'<th scope="col" class="(\w+)"', made) == ["text", "text", "number"]
 
 
 def test_what_stands_beside_the_papers_numbers_is_sorted_by_ours():
+    ours = Number(61.8, rank=1, beside=(Number(75.67), Number(-13.87, "{:+.2f}")))
     rows = [
-        ["a", "**61.80** (75.67, -13.87)", "+1.2 [0, 2]", "100% of 20", "1 2 3"],
-        ["b", "no data (5.00)", "-", "5% of 20", "words"],
+        ["a", ours, Number(1e-05, "{:.1e}"), "1 2 3"],
+        ["b", Number(None, missing="no data", beside=(Number(5.0),)), Number(2500.0), "words"],
     ]
-    keys = [
-        [cell[1] if isinstance(cell, tuple) else None for cell in row] for row in _sortable(rows)
-    ]
-    assert keys == [[None, 61.8, 1.2, 100.0, None], [None, -math.inf, -math.inf, 5.0, None]]
-    small = _sortable([["a", "1e-05"], ["b", "2.5e+03"]])
-    assert [row[1][1] for row in small] == [1e-05, 2500.0]
+    made = table(Table.of(["row", "x", "y", "z"], rows, "n"))
+    assert re.findall(r'<td class="number" data-sort="([^"]+)">', made) == [
+        "61.8", "1e-05", "-inf", "2500.0",
+    ]  # fmt: skip
+    assert "><b>61.80</b><br><small>(75.67, -13.87)</small></td>" in made
+    assert ">no data<br><small>(5.00)</small></td>" in made
 
 
 def lightness(colour, sight=None):
@@ -155,11 +157,6 @@ def test_long_and_wide_names_are_cut_where_they_do_not_fit():
     assert f"<title>{'r' * 50}</title>" in drawn
 
 
-def test_unknown_numbers_sort_below_all():
-    assert number(None) == ("-", float("-inf"))
-    assert number(1234.567) == ("1,234.57", 1234.567)
-
-
 @given(
     st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans()
 )  # fmt: skip
@@ -210,15 +207,15 @@ def test_the_page_tells_what_was_run_and_found(page, reported):
 
 
 def test_curves_of_several_seeds_are_their_means_in_a_band(reported):
-    [subject], _ = subjects_of(reported / "both")
+    [subject] = subjects_of(reported / "both")
     [drawn] = re.findall(
         r"<figcaption>Accuracy over rounds</figcaption>.*?</figure>",
         section(subject, "x", tsne=False),
     )
     assert drawn.count('class="band"') == len(subject.rows)
-    for name, runs in subject.rows.items():
+    for row, runs in subject.rows.items():
         means = [np.mean([run.rounds()[i]["accuracy"]["mean"] for run in runs]) for i in (0, 1)]
-        assert f"{name}: {means[0]:.2f} at round 1, {means[1]:.2f} at 2" in drawn
+        assert f"{row.name}: {means[0]:.2f} at round 1, {means[1]:.2f} at 2" in drawn
 
 
 def test_a_band_goes_around_its_line():
@@ -233,7 +230,7 @@ def test_a_band_goes_around_its_line():
 
 
 def test_a_command_names_what_is_not_a_default(reported):
-    [subject], _ = subjects_of(reported / "run")
+    [subject] = subjects_of(reported / "run")
     assert subject.command == (
         "repper run --clients 5 --width 0.25 --rounds 2 --epochs 1 --personalize linear "
         "--evaluate-every 1 --device cpu"
@@ -243,7 +240,7 @@ def test_a_command_names_what_is_not_a_default(reported):
 def test_a_command_repeats_what_rows_and_single_clients_have_of_their_own(tmp_path):
     settings = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
     api.compare("repper+linear,fedavg[augment=none]", "digits", out=tmp_path, **settings)
-    [subject], _ = subjects_of(tmp_path)
+    [subject] = subjects_of(tmp_path)
     assert subject.command.endswith("--knn 0 --methods 'repper+linear,fedavg[augment=none]+keep'")
     config = Config(overrides={1: {"personalize": "svm"}}, data="/srv/my images & co")
     assert command_of("compare", config, Path("runs/mine")) == (
@@ -260,7 +257,7 @@ def test_a_command_names_the_manifest_of_a_partition_that_was_made_in_python(tmp
     )
     for name, partition in (("drawn", drawn), ("same", same), ("own", own)):
         api.run(digits, partition, out=tmp_path / name, **settings)
-        [subject], _ = subjects_of(tmp_path / name)
+        [subject] = subjects_of(tmp_path / name)
         manifest = f"--partition {tmp_path / name / 'partition.json'} "
         assert (manifest in subject.command) == (name != "same")
         assert "given" not in subject.command
@@ -269,7 +266,7 @@ def test_a_command_names_the_manifest_of_a_partition_that_was_made_in_python(tmp
 def test_clients_who_joined_are_repeated_with_join(reported, tmp_path, repper):
     run = api.open_run(reported / "run")
     joined = api.join(run, clients=3, alpha=2.0, head_epochs=4, out=tmp_path / "joined")
-    [subject], _ = subjects_of(joined.folder)
+    [subject] = subjects_of(joined.folder)
     assert subject.command == (
         f"repper join --run {run.folder} --clients 3 --alpha 2.0 --personalize linear "
         "--head-curve 1 --seed 1 --device cpu --epochs 4"
@@ -334,8 +331,8 @@ def test_an_unfinished_comparison_says_how_to_run_the_whole(tmp_path):
     running = compare(config, rows, seeds=2)
     next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
     running.close()
-    [subject], _ = subjects_of(tmp_path / "c")
-    assert list(subject.rows) == ["repper+linear"]
+    [subject] = subjects_of(tmp_path / "c")
+    assert subject.names == ["repper+linear"]
     assert subject.command.endswith(
         "--methods 'repper+linear,fedavg[augment=none]+keep,fedavg+finetune' --seeds 2"
     )
@@ -352,8 +349,7 @@ def test_a_report_of_the_folder_one_is_in_has_its_name(reported, monkeypatch, tm
 
 
 def test_rows_of_one_training_share_a_picture(reported, page):
-    [subject], none = subjects_of(reported / "both")
-    assert none is None
+    [subject] = subjects_of(reported / "both")
     assert [len(runs) for runs in subject.rows.values()] == [2, 2, 2]
     assert page.count("<figcaption>fedavg</figcaption>") == 1
 
@@ -443,7 +439,7 @@ def _split(count):
 
 
 def test_what_cannot_be_reported_is_refused(reported, tmp_path):
-    with pytest.raises(RepperError, match="holds no run, comparison or reproduction"):
+    with pytest.raises(RepperError, match="holds no results: give a folder that was --out"):
         write_report([tmp_path], tmp_path / "r.html")
     with pytest.raises(RepperError, match="its name must end in .html"):
         write_report([reported / "run"], tmp_path / "r.pdf")

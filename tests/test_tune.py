@@ -1,5 +1,6 @@
 """Rows choose their settings fairly: equally many tries, and never on a test image."""
 
+import csv
 import json
 
 import numpy as np
@@ -192,6 +193,16 @@ def test_a_sweep_is_a_comparison_at_every_value(repper, tmp_path):
     assert "already holds a sweep" in repper(*arguments).stderr
     assert "(2 of 2) alpha 5.0" in repper(*arguments, "--resume").stderr
     assert repper("report", "s", "--out", "r.html").returncode == 0
+    [first, second] = csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines())
+    for value, one in zip(("0.5", "5.0"), found["comparisons"], strict=True):
+        assert float(second[f"alpha_{value}"]) == one["rows"][1]["accuracy"]
+        assert float(second[f"alpha_{value}_difference_low"]) == one["rows"][1]["low"]
+        assert first[f"alpha_{value}_difference"] == ""
+    latex = (tmp_path / "s" / "sweep.tex").read_text()
+    assert (latex.count(r"\textbf{"), latex.count(r"\underline{")) == (2, 2)
+    assert "tables: OK, 3 files beside sweep.json" in repper("verify", "s").stdout
+    (tmp_path / "s" / "sweep.tex").write_text("71")
+    assert "sweep.tex is damaged" in repper("verify", "s").stdout
 
 
 @pytest.mark.parametrize(

@@ -460,6 +460,12 @@ def test_a_comparison_is_verified_with_its_runs(tmp_path, repper):
         f"cells/{name}-seed0" for name in ("fedavg+finetune", "fedavg+keep", "repper+linear")
     ]
     assert {one.status for one in scores} == {OK}
+    for name in ("table.csv", "table.md", "table.tex"):
+        whole = (both / name).read_bytes()
+        (both / name).write_text("71")
+        [wrong] = [one for one in api.verify(both, data) if one.status == WRONG]
+        assert (wrong.kind, f"{name} is damaged" in wrong.said) == ("table", True)
+        (both / name).write_bytes(whole)
     (both / "table.csv").write_text("71")
     done = repper("verify", both)
     assert done.returncode == 2

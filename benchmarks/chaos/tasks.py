@@ -249,10 +249,11 @@ def use_a_small_table() -> None:
     """`repper reproduce table2` with a table that takes a second, instead of the paper's."""
     from repper.paper import EXPERIMENTS
     from repper.paper.experiment import PRESETS, Experiment, Panel, Preset
+    from repper.runs.row import Row
 
-    rows = ("repper+linear", "fedavg+keep", "fedavg+finetune")
+    rows = (Row("repper", "linear"), Row("fedavg", "keep"), Row("fedavg", "finetune"))
     panels = [
-        Panel(f"digits, alpha {alpha:g}", {"data": "digits", "alpha": alpha}, rows, {rows[0]: 90.0})
+        Panel(("data", "alpha"), {"data": "digits", "alpha": alpha}, rows, {rows[0]: 90.0})
         for alpha in (1.0, 10.0)
     ]
     table = Experiment("table2", "Two panels", tuple(panels), {}, ("A note.",))

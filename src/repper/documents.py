@@ -156,7 +156,10 @@ def build(kind: type[Kind], found: Any, path: Path, remedy: str = RESTORE, where
             values[one.name] = as_kind(types_of[one.name], found[one.name], path, name, remedy)
         elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
             raise RepperError(f"{path} is damaged: it has no {name}; {remedy}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except RepperError as error:  # what only all of it together shows
+        raise RepperError(f"{path} is damaged: {error}; {remedy}") from error
 
 
 def as_kind(kind: Any, found: Any, path: Path, name: str, remedy: str = RESTORE) -> Any:
@@ -166,7 +169,9 @@ def as_kind(kind: Any, found: Any, path: Path, name: str, remedy: str = RESTORE)
     if isinstance(kind, types.UnionType):
         if found is None:
             return None
-        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+        kinds = [one for one in typing.get_args(kind) if one is not type(None)]
+        objects = [one for one in kinds if dataclasses.is_dataclass(one)]
+        kind = (objects if objects and isinstance(found, Mapping) else kinds)[0]
     if dataclasses.is_dataclass(kind):
         return build(cast(type, kind), found, path, remedy, name)
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)

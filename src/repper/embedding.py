@@ -32,6 +32,7 @@ from repper.partition import Partition, read_partition
 from repper.runs.run import Run
 from repper.runs.run_folder import EMBEDDING, PARTITION, read_manifest, shift_seed
 from repper.shift import shifted
+from repper.table import Number
 
 MOST_IMAGES = 20_000
 """How many images of clients a report looks at: minutes for a large encoder."""
@@ -41,7 +42,9 @@ METRIC = "cosine"
 """By which features are near: the one that heads and losses look at, too."""
 Groups = tuple[float | None, ...]
 """A figure for all images, for those of frequent classes and for those of tail classes."""
-PARTING, GROUPS = ("silhouette", "nearest image"), ("all", "frequent classes", "tail classes")
+GROUPS = ("all", "frequent classes", "tail classes")
+PARTING = tuple(f"{what}, {group}" for what in ("silhouette", "nearest image") for group in GROUPS)
+"""The columns of a table with the cells of a `Parting`."""
 MEANING = (
     "The common encoder on every client's own test images, mean over clients; one seed. "
     "Silhouette, by cosine, goes from -1 to 1; nearest image is the accuracy in % when a test "
@@ -60,6 +63,11 @@ class Parting:
 
     silhouette: Groups
     nearest: Groups
+
+    def cells(self) -> list[Number]:
+        return [
+            *(Number(value, "{:+.3f}") for value in self.silhouette), *map(Number, self.nearest)
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)

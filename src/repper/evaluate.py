@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repper.edge.saved_head import unit_rows
+from repper.table import Number, Table, count, heading_of
 
 Counts = NDArray[np.int64]
 
@@ -64,6 +65,22 @@ def score(client: int, personalize: str, train: Counts, labels: Counts, predicte
     tested = np.bincount(labels, minlength=len(train))
     correct = np.bincount(labels[labels == predicted], minlength=len(train))
     return Score(client, personalize, train, tested, correct)
+
+
+def table_of(scores: Sequence[Score], names: Sequence[str], title: str) -> Table:
+    """What every client holds and scores; without `names`, clients have their numbers."""
+    figures = ("accuracy", "balanced", "head_classes", "tail_classes")
+    columns = ["client", "head", "train", "classes", "test", *map(heading_of, figures)]
+    rows = [
+        [
+            names[one.client] if names else count(one.client),
+            one.personalize,
+            *map(count, (one.train.sum(), np.count_nonzero(one.train), one.tested.sum())),
+            *(Number(getattr(one, name)) for name in figures),
+        ]
+        for one in scores
+    ]
+    return Table.of(columns, rows, title)
 
 
 def summarize(scores: Sequence[Score]) -> dict[str, float | None]:

@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from repper.paper.experiment import Experiment, Panel, Preset
+from repper.runs.row import Row
 
 TINY = Preset(
     "tiny",
@@ -12,17 +13,23 @@ TINY = Preset(
 )
 
 
+def panel(name, settings, rows, printed=()):
+    """A panel of this name; rows are as `--methods` takes them."""
+    numbers = {Row.named(row): value for row, value in dict(printed).items()}
+    return Panel(tuple(name.split(", ")), settings, tuple(map(Row.named, rows)), numbers)
+
+
 TWO = Experiment(
     "table2",
     "Two panels",
     (
-        Panel(
+        panel(
             "digits, alpha 1",
             {"data": "digits", "alpha": 1.0},
             ("repper+linear", "fedavg+keep", "fedavg+finetune"),
             {"repper+linear": 90.0, "fedavg+keep": 80.0},
         ),
-        Panel("cinic10, alpha 1", {"data": "cinic10"}, ("repper+linear",), {"repper+linear": 5.0}),
+        panel("cinic10, alpha 1", {"data": "cinic10"}, ("repper+linear",), {"repper+linear": 5.0}),
     ),
     {},
     ("A note.",),

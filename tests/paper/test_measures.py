@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paper.small import TINY, make_folder
+from paper.small import TINY, make_folder, panel
 from repper import open_run
 from repper.errors import RepperError
-from repper.paper.experiment import PRESETS, Experiment, Panel
+from repper.paper.chapter import chapter_of
+from repper.paper.experiment import PRESETS, Experiment
 from repper.paper.reproduce import reproduce
 from repper.paper.reproduction import Reproduction
 from repper.report import write_report
@@ -23,19 +24,21 @@ def test_new_clients_join_every_run(tmp_path):
     experiment = Experiment(
         "new-clients",
         "New clients",
-        (Panel("digits", {"data": "digits"}, ("repper+linear", "fedavg+keep")),),
+        (panel("digits", {"data": "digits"}, ("repper+linear", "fedavg+keep")),),
         {},
         newcomers={"data": "digits", "clients": 3, "personalize": "linear", "head_epochs": 12},
     )
     how = {"engine": "serial"}
     *_, last = reproduce(experiment, TINY, tmp_path / "out", how=how)
     [extra] = last.reproduction.extras
-    heading, repper_line, fedavg_line = extra.cells
+    heading, repper_line, fedavg_line = extra.table.texts()
     ahead = [
         float(a) > float(b)
         for a, b in zip(repper_line[-1].split(), fedavg_line[-1].split(), strict=True)
     ]
-    assert extra.note.endswith(f"best for every new client; here it is for {sum(ahead)} of 3.")
+    assert extra.table.caption.endswith(
+        f"best for every new client; here it is for {sum(ahead)} of 3."
+    )
     assert heading[:3] == ["encoder of", "after 1", "after 10"]
     assert [repper_line[0], fedavg_line[0]] == ["repper", "fedavg"]
     joined = tmp_path / "out" / "panels" / "digits" / "joined" / "repper+linear"
@@ -57,7 +60,7 @@ def test_new_clients_join_every_run(tmp_path):
         in (tmp_path / "out" / "table.md").read_text()
     )
     assert len(repper_line[-1].split()) == 3
-    assert extra.title in (tmp_path / "out" / "table.md").read_text()
+    assert extra.table.title in (tmp_path / "out" / "table.md").read_text()
     # A folder may be moved.
     out = (tmp_path / "out").rename(tmp_path / "moved")
     *_, again = reproduce(experiment, TINY, out, resume=True, how=how)
@@ -76,7 +79,7 @@ def test_without_the_newcomers_images_nothing_is_trained(tmp_path):
     experiment = Experiment(
         "new-clients",
         "New clients",
-        (Panel("digits", {"data": "digits"}, ("repper+linear",)),),
+        (panel("digits", {"data": "digits"}, ("repper+linear",)),),
         {},
         newcomers={"data": "cifar10", "clients": 3, "personalize": "linear"},
     )
@@ -92,7 +95,7 @@ def test_what_was_found_stays_when_the_images_are_gone(tmp_path):
     experiment = Experiment(
         "gradients",
         "Gradients",
-        (Panel("mine", {"data": str(source)}, ("repper+linear", "fedavg+keep")),),
+        (panel("mine", {"data": str(source)}, ("repper+linear", "fedavg+keep")),),
         {},
         measure="gradients",
     )
@@ -111,13 +114,14 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
     experiment = Experiment(
         "gradients",
         "Gradients",
-        (Panel("early", settings, ("repper+linear", "fedavg+keep")),),
+        (panel("early", settings, ("repper+linear", "fedavg+keep")),),
         {},
         measure="gradients",
     )
     *_, last = reproduce(experiment, TINY, tmp_path / "out", how={"engine": "serial"})
     [extra] = last.reproduction.extras
-    found = {tuple(line[:2]): [float(n) for n in line[2:5]] for line in extra.cells[1:]}
+    rows = extra.table.rows
+    found = {tuple(line[:2]): [cell.value for cell in line[2:5]] for line in rows}
     assert set(found) == {
         ("repper", "gradient norm"), ("repper", "sum of |P - X|"),
         ("repper", "1 / |r|"), ("repper", "distance of positives and negatives"),
@@ -142,18 +146,18 @@ def test_gradients_are_measured_on_finished_runs(tmp_path):
 
 def test_what_was_measured_of_one_part_stands_beside_that_of_another(tmp_path):
     settings = {"data": "digits", "alpha": 0.5, "train_images": 300}
-    panels = [Panel(name, settings, ("repper+linear",)) for name in ("early", "late")]
+    panels = [panel(name, settings, ("repper+linear",)) for name in ("early", "late")]
     experiment = Experiment("gradients", "Gradients", tuple(panels), {}, measure="gradients")
     folder, how = tmp_path / "out", {"engine": "serial"}
     for only in ("late", "early"):
         *_, last = reproduce(experiment, TINY, folder, only=only, resume=True, how=how)
     found = last.reproduction
-    assert [extra.title[-5:].strip(" ,") for extra in found.extras] == ["early", "late"]
+    assert [extra.panel for extra in found.extras] == ["early", "late"]
     again = Reproduction.read(folder, experiment, TINY, 1)
     assert (again.extras, again.images) == (found.extras, found.images)
     # What it is cannot be read any more.
     (folder / "found.json").write_text('{"extras": [], "missing": {}}')
-    with pytest.raises(RepperError, match=r"found.json is damaged: delete it"):
+    with pytest.raises(RepperError, match=r"found.json is damaged: it has no images; delete it"):
         list(reproduce(experiment, TINY, folder, resume=True, how=how))
     (folder / "reproduction.json").write_text("[]")
     with pytest.raises(RepperError, match=r"reproduction.json names no experiment"):
@@ -166,8 +170,8 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
         "figures",
         "Figures",
         (
-            Panel("digits", {"data": "digits", "train_images": 400}, rows),
-            Panel("cinic10", {"data": "cinic10"}, rows),
+            panel("digits", {"data": "digits", "train_images": 400}, rows),
+            panel("cinic10", {"data": "cinic10"}, rows),
         ),
         {},
         measure="figures",
@@ -177,31 +181,29 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
     names = ["accuracy-per-class", "tsne-clients", "tsne-methods"]
     assert drawn == [name + suffix for name in names for suffix in (".png", ".svg")]
-    parting, extra = last.reproduction.extras
+    parting, extra = (one.table for one in last.reproduction.extras)
     for place, what in ((3, "silhouette"), (6, "nearest image")):
-        first = max(parting.cells[1:], key=lambda line: float(line[place]))[0]
-        assert f"by {what}, {first} is first" in parting.note
-    assert parting.cells[0][1:4] == [
+        first = max(parting.rows, key=lambda line: line[place].value)[0]
+        assert f"by {what}, {first} is first" in parting.caption
+    assert parting.texts()[0][1:4] == [
         f"silhouette, {of}" for of in ("all", "frequent classes", "tail classes")
     ]
-    assert [line[0] for line in parting.cells[1:]] == [
+    assert [line[0] for line in parting.rows] == [
         "repper",
         "lg-fedavg (averaged after training)",
     ]
-    assert all(
-        -1 <= float(line[1]) <= 1 and 0 <= float(line[4]) <= 100 for line in parting.cells[1:]
-    )
+    assert all(-1 <= line[1].value <= 1 and 0 <= line[4].value <= 100 for line in parting.rows)
     text = (tmp_path / "out" / "table.md").read_text()
     assert "(figures/tsne-methods.png)" in text
-    assert [line[:2] for line in extra.cells[1:3]] == [["cifar10", "100"], ["cifar10", "1"]]
-    assert all(line[2].startswith("left out: ") for line in extra.cells[1:])
+    assert [line[:2] for line in extra.texts()[1:3]] == [["cifar10", "100"], ["cifar10", "1"]]
+    assert all(line[2].startswith("left out: ") for line in extra.rows)
     # Read back from its folder it is the same, and its report needs no file beside it.
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
     opened = Reproduction.open(tmp_path / "out")
     assert opened.markdown() == last.reproduction.markdown()
     assert opened.panels[1].missing == "no images of cinic10 could be loaded"
-    write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
+    write_report([chapter_of(tmp_path / "out")], tmp_path / "page.html", tsne=False)
     page = (tmp_path / "page.html").read_text()
     shown = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)">', page)
     assert [alt for _, alt in shown] == [
@@ -226,19 +228,20 @@ def test_heads_on_averaged_encoders_are_those_of_the_same_clients(tmp_path):
     experiment = Experiment(
         "table3",
         "Heads",
-        (Panel("digits", {"data": "digits"}, rows, {"lg-fedavg+svm": 59.82}),),
+        (panel("digits", {"data": "digits"}, rows, {"lg-fedavg+svm": 59.82}),),
         {},
         measure="averaged",
     )
     *_, last = reproduce(experiment, TINY, tmp_path / "out", how={"engine": "serial"})
     [extra] = last.reproduction.extras
-    assert [line[0] for line in extra.cells[1:]] == ["lg-fedavg+linear", "lg-fedavg+svm"]
-    assert [line[3] for line in extra.cells[1:]] == ["-", "59.82"]
-    panel = tmp_path / "out" / "panels" / "digits"
+    assert [line[0] for line in extra.table.rows] == ["lg-fedavg+linear", "lg-fedavg+svm"]
+    assert [line[3].value for line in extra.table.rows] == [None, 59.82]
+    folder = tmp_path / "out" / "panels" / "digits"
     joined, own = (
-        open_run(panel / f) for f in ("joined/lg-fedavg+svm", "cells/lg-fedavg+svm-seed0")
+        open_run(folder / f) for f in ("joined/lg-fedavg+svm", "cells/lg-fedavg+svm-seed0")
     )
-    assert extra.cells[2][1:3] == [f"{run.accuracy['mean']:.2f}" for run in (own, joined)]
+    found = [cell.value for cell in extra.table.rows[1][1:3]]
+    assert found == [run.accuracy["mean"] for run in (own, joined)]
     assert (joined.folder / "partition.json").read_text() == (
         own.folder / "partition.json"
     ).read_text()

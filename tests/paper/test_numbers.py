@@ -1,19 +1,28 @@
 """The paper's numbers, settings and claims as data."""
 
+import dataclasses
+
 import pytest
 
 from repper.paper import EXPERIMENTS
-from repper.paper.beside import number_cells, order_cells
+from repper.paper.beside import number_table, order_table
 from repper.paper.claims import Finding, Numbers, claims_of
 from repper.paper.experiment import PAPER, SMALL, Panel
-from repper.paper.panels import PanelResult, panel_config, rows_in
-from repper.paper.tables import REPPER_AS_PRINTED
+from repper.paper.panels import PanelResult, panel_config
+from repper.paper.tables import FEDAVG, FEDAVG_TUNED, FEDREP, REPPER, REPPER_AS_PRINTED
 from repper.runs.compare import rows_of
+from repper.runs.comparison import Line
+from repper.runs.row import Row
+
+X = Panel(("x",), {}, ())
+C02, C04 = (
+    Panel(("participation", "epochs"), {"participation": c, "epochs": 10}, ()) for c in (0.2, 0.4)
+)
 
 
 def printed(name):
     return {
-        (panel.name, row): value
+        (panel, row): value
         for panel in EXPERIMENTS[name]().panels
         for row, value in panel.printed.items()
     }
@@ -27,7 +36,8 @@ def test_every_panel_has_settings_that_can_be_run(name, preset, tmp_path):
     for panel in experiment.panels:
         config = panel_config(experiment, preset, panel, tmp_path)
         assert config.clients == 20
-        assert set(panel.printed) <= {row.name for row in rows_of(",".join(panel.rows))}
+        assert rows_of(",".join(row.name for row in panel.rows)) == list(panel.rows)
+        assert set(panel.printed) <= set(panel.rows)
         assert (config.lr, config.weight_decay) == (1e-3, 1e-4)
         # An epoch has as many steps as the paper's on 50,000 images.
         images = config.train_images or 50_000
@@ -45,7 +55,7 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
     assert (used["temperature"], used["head_epochs"]) == (0.1, 10)
     # Whatever `repper run` does by default. The loss as printed has a row of its own.
     assert (used["loss"], used["views"], config.augment) == ("usual", 2, "weak")
-    [printed] = [row for row in rows_in(table1.panels[-1]) if row.settings]
+    [printed] = [row for row in table1.panels[-1].rows if row.settings]
     as_printed = printed.config(config, 0, tmp_path)
     assert (as_printed.setting("loss"), as_printed.augment) == ("paper", "strong")
     assert (printed.method, printed.personalize) == ("repper", "linear")
@@ -61,7 +71,10 @@ def test_the_papers_preset_is_its_setting_to_the_letter(tmp_path):
 
 def test_the_papers_tables_agree_with_each_other():
     """Table 2 repeats cells of Table 1, and Table 4 and 3 do, but for a misprint of LG-FedAvg."""
-    one, two, four = printed("table1"), printed("table2"), printed("table4")
+    one, two, four = (
+        {(panel.name, row.name): value for (panel, row), value in printed(name).items()}
+        for name in ("table1", "table2", "table4")
+    )
     for row in ("fedavg+keep", "lg-fedavg+finetune", "fedrep+finetune", "repper+linear"):
         for alpha in ("1", "0.5"):
             assert two[f"cifar10, alpha {alpha}", row] == one[f"C 0.2, E 10, alpha {alpha}", row]
@@ -113,10 +126,7 @@ def test_claims_are_computed_from_the_papers_own_numbers():
     # The largest change of RepPer's by more clients in a round is 1.24.
     little = next(claim for claim in claims_of("table1") if "little effect" in claim.text)
     for change, holds in ((1.9, 1), (-2.1, 0)):
-        pair = {
-            ("C 0.2, E 10", "repper+linear"): 50.0,
-            ("C 0.4, E 10", "repper+linear"): 50 + change,
-        }
+        pair = {(C02, REPPER): 50.0, (C04, REPPER): 50 + change}
         assert little.find(Numbers(pair)).holds == holds
     assert Finding(9, 10, (), enough=0.9).verdict == "yes"
     assert Finding(8, 10, (), enough=0.9).verdict == "in part"
@@ -125,7 +135,7 @@ def test_claims_are_computed_from_the_papers_own_numbers():
 def test_who_is_first_is_looked_at_head_by_head():
     [first] = claims_of("table3")
     numbers = {
-        ("x", f"{method}+{head}"): value
+        (X, Row(method, head)): value
         for head, values in (("linear", (80.0, 70.0)), ("svm", (50.0, 60.0)))
         for method, value in zip(("repper", "fedavg"), values, strict=True)
     }
@@ -137,9 +147,9 @@ def test_who_is_first_is_looked_at_head_by_head():
 
 def test_each_form_of_reppers_loss_has_cases_of_its_own():
     first, _, own, _ = claims_of("table2")
-    rows = ("repper+linear", REPPER_AS_PRINTED, "fedavg+finetune")
+    rows = (REPPER, REPPER_AS_PRINTED, FEDAVG_TUNED)
     numbers, head, tail = (
-        {("x", row): value for row, value in zip(rows, values, strict=True)}
+        {(X, row): value for row, value in zip(rows, values, strict=True)}
         for values in ((70.0, 60.0, 65.0), (80.0, 70.0, 70.0), (60.0, 60.0, 55.0))
     )
     found = first.find(Numbers(numbers))
@@ -147,20 +157,20 @@ def test_each_form_of_reppers_loss_has_cases_of_its_own():
     found = own.find(Numbers(numbers, head, tail))
     assert found == Finding(1, 2, ("fedavg+finetune at x: -15.00, RepPer -20.00",))
     steps = {
-        (f"C {c}, E 10", row): value
-        for row, change in (("repper+linear", 1.0), (REPPER_AS_PRINTED, 5.0))
-        for c, value in (("0.2", 50.0), ("0.4", 50 + change))
+        (at, row): value
+        for row, change in ((REPPER, 1.0), (REPPER_AS_PRINTED, 5.0))
+        for at, value in ((C02, 50.0), (C04, 50 + change))
     }
     little = next(claim for claim in claims_of("table1") if "little effect" in claim.text)
-    against = f"{REPPER_AS_PRINTED} at C 0.2 to 0.4, E 10: +5.00"
+    against = "repper[augment=strong loss=paper]+linear at C 0.2 to 0.4, E 10: +5.00"
     assert little.find(Numbers(steps)) == Finding(1, 2, (against,))
 
 
 def test_claims_on_tail_classes_are_computed_from_our_lines():
     _, worse, than_own, than_common = claims_of("table2")
-    rows = ("repper+linear", "fedavg+keep", "fedavg+finetune", "fedrep+finetune")
+    rows = (REPPER, FEDAVG, FEDAVG_TUNED, FEDREP)
     head, tail = (
-        {("x", row): value for row, value in zip(rows, values, strict=True)}
+        {(X, row): value for row, value in zip(rows, values, strict=True)}
         for values in ((80.0, 60.0, 90.0, 70.0), (60.0, 61.0, 40.0, 55.0))
     )
     numbers = Numbers({}, head, tail)
@@ -172,7 +182,8 @@ def test_claims_on_tail_classes_are_computed_from_our_lines():
 
 def test_table_3_is_ordered_head_by_head():
     table3 = EXPERIMENTS["table3"]()
-    _, linear, svm, _ = order_cells(table3, [PanelResult(table3.panels[0], None, "none")])
+    order = order_table(table3, [PanelResult(table3.panels[0], None, "none")])
+    _, linear, svm, _ = order.texts()
     lead = ["cifar10, alpha 1, linear", "- (+11.58)"]
     # RepPer in both forms, then fedavg, lg-fedavg, fedrep.
     assert linear == [*lead, "- (1)", "- (1)", "- (4)", "- (2)", "- (3)", "-"]
@@ -180,21 +191,24 @@ def test_table_3_is_ordered_head_by_head():
 
 
 def test_rows_of_ours_have_no_place_and_forms_do_not_race_each_other():
-    rows = ("repper+linear", REPPER_AS_PRINTED, "fedavg+keep", "repper+common")
-    panel = Panel("x", {}, rows, {"repper+linear": 80.0, "fedavg+keep": 70.0})
+    rows = (REPPER, REPPER_AS_PRINTED, FEDAVG, Row("repper", "common"))
+    panel = Panel(("x",), {}, rows, {REPPER: 80.0, FEDAVG: 70.0})
 
     class Given(PanelResult):
-        def ours(self):
-            return dict(zip(rows, (60.0, 65.0, 50.0, 90.0), strict=True))
+        @property
+        def lines(self):
+            nothing = dict.fromkeys(field.name for field in dataclasses.fields(Line))
+            found = zip(rows, (60.0, 65.0, 50.0, 90.0), strict=True)
+            return {row: Line(**nothing | {"accuracy": value}) for row, value in found}
 
     result = Given(panel, None, "none")
-    heading, line = order_cells(EXPERIMENTS["table2"](), [result])
-    _, numbers = number_cells(EXPERIMENTS["table2"](), [result], "<{}>", "_{}_")
+    heading, line = order_table(EXPERIMENTS["table2"](), [result]).texts()
+    _, numbers = number_table(EXPERIMENTS["table2"](), [result]).texts()
     assert dict(zip(heading, line, strict=True)) == {
         "setting": "x",
         "RepPer minus the best other": "+10.00 (+10.00)",
         "repper+linear": "1 (1)",
-        REPPER_AS_PRINTED: "1 (1)",
+        "repper[augment=strong loss=paper]+linear": "1 (1)",
         "fedavg+keep": "2 (2)",
         "agreement (Kendall)": "+1.00",
     }

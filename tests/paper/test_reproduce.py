@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,18 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from paper.small import TINY, TWO
+from paper.small import TINY, TWO, panel
+from repper.checks import verify
+from repper.checks.check import OK, SKIPPED, WRONG
 from repper.cli.results import print_reproduction
 from repper.config import Config
 from repper.documents import read_json
 from repper.errors import RepperError
-from repper.paper.beside import number_cells, order_cells
+from repper.paper.beside import number_table, order_table
+from repper.paper.chapter import chapter_of
 from repper.paper.events import PanelMissing, PanelStarted, Reproduced
-from repper.paper.experiment import PRESETS, Panel
+from repper.paper.experiment import PRESETS
 from repper.paper.panels import PanelResult, without
 from repper.paper.reproduce import reproduce
 from repper.paper.reproduction import Reproduction
 from repper.report import write_report
+from repper.runs.row import Row
 from repper.runs.work import CellStarted, WorkLeft
 
 
@@ -47,7 +52,8 @@ def test_ours_stand_beside_the_papers(done):
     ours = result.panels[0].ours()
     text = (folder / "table.md").read_text()
     plain = re.sub(r"\*\*|</?u>", "", text)
-    own = ours["fedavg+keep"]
+    repper_row, kept, tuned = result.panels[0].panel.rows
+    own = ours[kept]
     assert f"{own:.2f} (80.00, {own - 80:+.2f})" in plain
     assert "no data (5.00)" in text
     assert text.count("<u>") == 2 * text.count("**") // 4  # one best, one second in each table
@@ -59,19 +65,40 @@ def test_ours_stand_beside_the_papers(done):
     assert "Images: digits, 1437 train and 360 test images of scikit-learn's digits." in text
     lead = re.search(r"\| digits, alpha 1 \| (\S+) \[(\S+), (\S+)\] ", text)
     difference, low, high = (float(number) for number in lead.groups())
-    best = max(("fedavg+keep", "fedavg+finetune"), key=ours.__getitem__)
-    assert difference == pytest.approx(ours["repper+linear"] - ours[best], abs=0.006)
+    best = max((kept, tuned), key=ours.__getitem__)
+    assert difference == pytest.approx(ours[repper_row] - ours[best], abs=0.006)
     line = result.panels[0].lines[best]
     assert (low, high) == pytest.approx((-line.high, -line.low), abs=0.006)
     # Rows that differ only in what clients do last share a training.
     assert re.search(r"- 2 trainings, \d+ min in all on .+, \d+ cores \(cpu, float32\)\.", text)
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["row"] for row in rows] == [*TWO.panels[0].rows, "repper+linear"]
-    assert float(rows[0]["difference"]) == pytest.approx(ours["repper+linear"] - 90.0)
+    names = [row.name for row in TWO.panels[0].rows]
+    assert [row["row"] for row in rows] == [*names, "repper+linear"]
+    assert float(rows[0]["difference"]) == pytest.approx(ours[repper_row] - 90.0)
     assert rows[2]["paper"] == rows[3]["ours"] == ""
     with (folder / "claims.csv").open() as file:
         assert [row[0] for row in csv.reader(file)][1] == "RepPer is first everywhere"
+
+
+def test_its_tables_are_written_in_latex_and_all_are_covered(done, tmp_path):
+    folder, _, events = done
+    text = (folder / "table.tex").read_text()
+    shown = events[-1].reproduction.tables()
+    assert text == "\n".join(table.latex() for table in shown)
+    assert text.count(r"\toprule") == len(shown) == 3
+    assert "digits, alpha 1 & " in text
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    # There are no images of CINIC-10, and those of digits come with scikit-learn.
+    assert {one.status for one in verify(copy)} == {OK, SKIPPED}
+    covered = {"table.md", "table.csv", "table.tex", "order.csv", "claims.csv"}
+    assert set(read_json(copy / "found.json")["digests"]) == covered
+    for name in covered:
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole + b" ")
+        wrong = next(one for one in verify(copy) if one.status == WRONG)
+        assert (wrong.kind, wrong.folder, name in wrong.said) == ("tables", "", True)
+        (copy / name).write_bytes(whole)
 
 
 def test_places_marks_and_agreement(done):
@@ -79,24 +106,23 @@ def test_places_marks_and_agreement(done):
     ours = found.ours()
     up = sorted(ours, key=ours.get)
     for order, tau in ((up, "+1.00"), (up[::-1], "-1.00"), ([up[1], up[0], up[2]], "+0.33")):
-        panel = dataclasses.replace(
+        printed = dataclasses.replace(
             found.panel, printed={row: float(place) for place, row in enumerate(order)}
         )
-        _, line = order_cells(TWO, [dataclasses.replace(found, panel=panel)])
-        places = [f"{3 - up.index(row)} ({3 - order.index(row)})" for row in panel.rows]
+        _, line = order_table(TWO, [dataclasses.replace(found, panel=printed)]).texts()
+        places = [f"{3 - up.index(row)} ({3 - order.index(row)})" for row in printed.rows]
         assert line[2:] == [*places, tau]
-    heading, line = number_cells(TWO, [found], "<{}>", "_{}_")
-    cells = dict(zip(heading, line, strict=True))
-    assert cells[up[-1]].startswith("<")
-    assert cells[up[-2]].startswith("_")
-    assert cells[up[-3]][0].isdecimal()
+    numbers = number_table(TWO, [found])
+    [line] = numbers.rows
+    marks = {one.name: cell.mark for one, cell in zip(numbers.columns[1:], line[1:], strict=True)}
+    assert [marks[row.name] for row in reversed(up)] == [1, 2, 0]
 
 
 def test_a_table_is_shown_with_its_marks_on_a_terminal_too(done, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     result = done[2][-1].reproduction
     print_reproduction(result)
-    own = result.panels[0].ours()["fedavg+keep"]
+    own = result.panels[0].ours()[Row("fedavg", "keep")]
     shown = " ".join(capsys.readouterr().out.split())
     assert f"({80:.2f}, {own - 80:+.2f})" in shown
     assert f"{done[0] / 'table.md'}" in shown.replace(" ", "")
@@ -104,7 +130,7 @@ def test_a_table_is_shown_with_its_marks_on_a_terminal_too(done, capsys, monkeyp
 
 def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):
     panels = [
-        Panel(name, {"data": "digits", "train_images": n}, ("fedavg+keep",), {"fedavg+keep": 5.0})
+        panel(name, {"data": "digits", "train_images": n}, ("fedavg+keep",), {"fedavg+keep": 5.0})
         for name, n in (("first", 300), ("second", 600))
     ]
     two = dataclasses.replace(TWO, panels=tuple(panels))
@@ -137,10 +163,10 @@ def test_what_is_done_of_a_table_stands_in_it_before_the_rest_is_run(tmp_path):
 
 def test_a_part_of_a_table_can_be_run_before_the_rest(tmp_path):
     panels = [
-        Panel(name, {"data": data, "train_images": 300}, ("fedavg+keep",), {"fedavg+keep": 5.0})
+        panel(name, {"data": data, "train_images": 300}, ("fedavg+keep",), {"fedavg+keep": 5.0})
         for name, data in (("digits, E 1", "digits"), ("cinic10, E 2", "cinic10"))
     ]
-    panels.append(dataclasses.replace(panels[0], name="digits, E 10"))
+    panels.append(dataclasses.replace(panels[0], shown=("digits", "E 10")))
     three = dataclasses.replace(TWO, panels=tuple(panels))
     folder, how = tmp_path / "out", {"engine": "serial", "data_dir": str(tmp_path)}
 
@@ -180,12 +206,12 @@ def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"table2": lambda: TWO})
     found = Reproduction.open(tmp_path / "out")
-    assert list(found.panels[0].ours()) == ["repper+linear"]
-    line = found.tables("{}", "{}")[0].cells[1]
+    assert list(found.panels[0].ours()) == [Row("repper", "linear")]
+    line = found.tables()[0].texts()[1]
     assert line[2:] == ["not run (80.00)", "not run"]
     assert "Not finished: 1 of 3 rows so far. Accuracy in %" in found.markdown()
     assert "; one seed so far." in found.markdown()
-    write_report([tmp_path / "out"], tmp_path / "page.html", tsne=False)
+    write_report([chapter_of(tmp_path / "out")], tmp_path / "page.html", tsne=False)
     assert "Not finished: 1 of 3 rows so far." in (tmp_path / "page.html").read_text()
 
 
@@ -202,7 +228,7 @@ def test_with_more_seeds_a_table_is_not_finished(done):
     assert not result.unfinished  # CINIC-10 will never be here
     more = dataclasses.replace(result, seeds=2)
     assert more.unfinished
-    assert more.claim_cells()[1][2].startswith(("yes so far", "no so far"))
+    assert more.claims().rows[0][2].startswith(("yes so far", "no so far"))
 
 
 def test_a_folder_of_something_else_is_refused(done, tmp_path):
@@ -267,7 +293,7 @@ def test_a_killed_reproduction_goes_on_and_ends_the_same(done, tmp_path):
     assert [e.row.name for e in rest if isinstance(e, CellStarted)][-1] == "fedavg+finetune"
     assert rest[-1].reproduction.panels[0].ours() == whole.panels[0].ours()
     assert sorted(path.name for path in cells.iterdir()) == [
-        f"{row}-seed0" for row in sorted(TWO.panels[0].rows)
+        f"{name}-seed0" for name in sorted(row.name for row in TWO.panels[0].rows)
     ]
 
 
@@ -277,16 +303,18 @@ def test_a_kill_at_the_first_file_leaves_a_folder_that_can_be_used(tmp_path):
 
 
 def test_orders_and_their_agreement(tmp_path):
-    panel = Panel("x", {}, ("repper+linear", "fedavg+keep"), {"repper+linear": 2, "fedavg+keep": 1})
-    result = PanelResult(panel, None, "there is none")
+    rows = ("repper+linear", "fedavg+keep")
+    result = PanelResult(
+        panel("x", {}, rows, zip(rows, (2, 1), strict=True)), None, "there is none"
+    )
     found = Reproduction(tmp_path, TWO, TINY, 1, (result,))
     [_, order, claims] = found.tables()
-    assert order.cells == [
-        ["setting", "RepPer minus the best other", *panel.rows, "agreement (Kendall)"],
+    assert order.texts() == [
+        ["setting", "RepPer minus the best other", *rows, "agreement (Kendall)"],
         ["x", "- (+1.00)", "- (1)", "- (2)", "-"],
     ]
-    assert claims.cells[1][1:3] == ["yes (1 of 1)", "no data (0 of 0)"]
-    assert claims.cells[2][1:3] == ["not printed", "no data (0 of 0)"]
+    assert claims.rows[0][1:3] == ("yes (1 of 1)", "no data (0 of 0)")
+    assert claims.rows[1][1:3] == ("not printed", "no data (0 of 0)")
 
 
 def test_the_command_line(repper, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from repper.errors import RepperError
 from repper.evaluate import Score, score
 from repper.federate import Served
 from repper.methods.stage import rounds_of, stage_at
-from repper.paper.reproduction import SETTINGS as REPRODUCTION
-from repper.paper.reproduction import Reproduction
 from repper.params import Params, digest, load_params, read_params
 from repper.partition import Partition, hold_out, read_partition, read_rows
 from repper.runs import run_folder
@@ -38,7 +36,6 @@ from repper.runs.result import digest_of_all, read_common, read_curves, read_res
 from repper.runs.rounds import check_private, read_chosen, read_rounds, read_served
 from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.runs.sweep import SWEEP
 from repper.sealed import check_ties
 from repper.shift import shifted
 
@@ -49,22 +46,21 @@ MOST_OTHER = 0.01
 
 
 def checks_of_runs(folder: Path, data: Dataset | None) -> Checks:
-    """A run, or the runs of a comparison, a sweep or a reproduction."""
-    if (folder / REPRODUCTION).is_file():
-        found = Reproduction.open(folder)
-        for panel in found.panels:
-            if panel.comparison:
-                yield from _comparison(panel.comparison.folder, data)
-    elif (folder / f"{SWEEP}.json").is_file():
-        yield checked(folder, "tables", lambda: _covered(folder / f"{SWEEP}.json"))
-        for path in sorted(folder.glob(f"*/{COMPARISON}")):
-            yield from _comparison(path.parent, data)
-    elif (folder / COMPARISON).is_file():
+    """A run, a comparison, or a folder of comparisons and the tables over them."""
+    found = (*folder.glob(f"*/{COMPARISON}"), *folder.glob(f"*/*/{COMPARISON}"))
+    inside = sorted(path.parent for path in found)
+    if (folder / COMPARISON).is_file():
         yield from _comparison(folder, data)
     elif (folder / run_folder.CONFIG).is_file():
         yield from _Run(folder, data).checks()
+    elif inside:
+        for path in sorted(folder.glob("*.json")):
+            yield checked(folder, "tables", partial(_covered, path))
+        for one in inside:
+            if one.parent not in inside:  # within another, it is checked with that
+                yield from _comparison(one, data)
     else:
-        raise RepperError(f"{folder} holds no run, comparison, reproduction or model")
+        raise RepperError(f"{folder} holds no run, comparison or model")
 
 
 def _comparison(folder: Path, data: Dataset | None) -> Checks:

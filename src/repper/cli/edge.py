@@ -16,7 +16,7 @@ from repper.errors import RepperError, needs, unknown
 from repper.files import write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
 from repper.options import Option, options_of
-from repper.text_table import figure
+from repper.table import figure
 
 if TYPE_CHECKING:
     from repper.personal.evaluation import Evaluation

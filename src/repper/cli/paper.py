@@ -11,7 +11,7 @@ from repper.cli.show import say
 from repper.config import Config
 from repper.errors import RepperError, needs, unknown
 from repper.paper import EXPERIMENTS
-from repper.paper.experiment import PRESETS
+from repper.paper.experiment import PRESETS, SETTINGS
 
 
 def add_commands(add: AddCommand) -> None:
@@ -101,7 +101,12 @@ def _add_report(add: AddCommand) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     with Loading(), needs("train", "repper report"):
+        from repper.paper.chapter import chapter_of
         from repper.report import write_report
-    write_report(options.folders, options.out, tsne=not options.no_tsne)
+    sources = [
+        chapter_of(folder) if (folder / SETTINGS).is_file() else folder
+        for folder in options.folders
+    ]
+    write_report(sources, options.out, tsne=not options.no_tsne)
     say(f"Report: {options.out.resolve().as_uri()}")
     return 0

@@ -31,7 +31,7 @@ from repper.runs.build import asked_stages, build_stages
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
 from repper.runs.sweep import SweepStep, Swept
 from repper.runs.work import CellStarted, WorkLeft
-from repper.text_table import figure
+from repper.table import figure
 
 SAID_FROM = 2**29
 """The memory of a training step in bytes from which on it is said before the start."""

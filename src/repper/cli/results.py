@@ -8,27 +8,24 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from repper.cli import show
 from repper.cli.duration import duration
 from repper.errors import RepperError
-from repper.evaluate import Score
+from repper.evaluate import Score, table_of
 from repper.paper.events import Estimate
 from repper.paper.reproduction import Reproduction
 from repper.runs.attacked import said_of
 from repper.runs.comparison import Comparison
 from repper.runs.run import Run
 from repper.runs.sweep import Sweep
-from repper.text_table import figure, heading_of
+from repper.table import Cell, Number, Table, heading_of
 
 CLIENTS_SHOWN = 40
-BEST, SECOND = "\x01", "\x02"
-"""Characters that no text holds, around what is best and second in a table."""
 
 
 def console_for_results(width: int | None = None, *, stderr: bool = False) -> Console:
@@ -56,11 +53,9 @@ def print_joined(run: Run, *, stderr: bool = False) -> None:
     if means:
         last = max(means)
         shown = [e for e in means if e in (1, 2, 5, 10, 20, 50, 100, 200, 500, last)]
-        print_table(
-            console,
-            [["epochs", *map(str, shown)], ["accuracy", *(figure(means[e]) for e in shown)]],
-            title="Mean accuracy over epochs of the heads (%)",
-        )
+        title = "Mean accuracy over epochs of the heads (%)"
+        line: list[Cell] = ["accuracy", *(Number(means[e]) for e in shown)]
+        print_table(console, Table.of(["epochs", *map(str, shown)], [line], title))
     origin = result["encoder_origin"]
     console.print(
         f"Encoder: {run.config.init} ({result['method']}, {origin})", soft_wrap=True, markup=False
@@ -70,15 +65,14 @@ def print_joined(run: Run, *, stderr: bool = False) -> None:
 def print_comparison(comparison: Comparison, *, stderr: bool = False) -> None:
     """The table of a comparison, and where to find the rest."""
     console = console_for_results(160, stderr=stderr)
-    cells = comparison.cells(f"{BEST}{{}}{BEST}", f"{SECOND}{{}}{SECOND}")
-    print_table(console, cells, caption=comparison.caption())
+    print_table(console, comparison.table())
     console.print(f"Comparison: {comparison.folder}", soft_wrap=True, markup=False)
 
 
 def print_sweep(sweep: Sweep, *, stderr: bool = False) -> None:
     """The table over the values of a setting."""
     console = console_for_results(160, stderr=stderr)
-    print_table(console, sweep.cells(f"{BEST}{{}}{BEST}"), caption=sweep.caption())
+    print_table(console, sweep.table())
     console.print(f"Sweep: {sweep.folder}", soft_wrap=True, markup=False)
 
 
@@ -87,63 +81,63 @@ def print_reproduction(reproduction: Reproduction) -> None:
     console = console_for_results(160)
     for note in reproduction.settings_text():
         console.print(note, soft_wrap=True, markup=False)
-    for each in reproduction.tables(f"{BEST}{{}}{BEST}", f"{SECOND}{{}}{SECOND}"):
-        print_table(console, each.cells, title=each.title, caption=each.note, words=True)
+    for each in reproduction.tables():
+        print_table(console, each)
     console.print(f"Written to {reproduction.folder / 'table.md'}", soft_wrap=True, markup=False)
 
 
-def _marked(cell: str) -> Text:
-    """A cell as text, with what is best and second in it."""
-    for mark, style in ((BEST, "bold"), (SECOND, "underline")):
-        before, found, rest = cell.partition(mark)
-        if found:
-            inner, _, after = rest.partition(mark)
-            return Text.assemble(before, (inner, style), after)
-    return Text(cell)
+def _styled(cell: Cell) -> Text:
+    """A cell as text, the best bold and the second underlined."""
+    if isinstance(cell, str):
+        return Text(cell)
+    text = Text(cell.text, {1: "bold", 2: "underline"}.get(cell.mark, ""))
+    return text.append(f" {cell.in_brackets}", "not bold not underline") if cell.beside else text
 
 
-def print_table(
-    console: Console,
-    cells: Sequence[Sequence[str]],
-    *,
-    title: str = "",
-    caption: str = "",
-    left: int = 1,
-    words: bool = False,
-) -> None:
-    """Print a table, the heading first, of which no word is cut.
+def print_table(console: Console, table: Table) -> None:
+    """Print a table of which no word is cut: its title, the cells, its caption.
 
     Where it is too wide, lines between columns go; then it goes on below, where every part begins
-    with the first column. `left` columns are aligned there; with `words`, all are, and cells wrap.
+    with the first column. Numbers are aligned at the right; what stands in brackets beside them,
+    and text, goes on in the next line of its cell.
     """
-    heading, *rows = [[_marked(cell) for cell in line] for line in cells]
-    columns = list(zip(*([heading, *rows]), strict=True))
-    wide = [max(cell.cell_len for cell in column) for column in columns]
+    heading = [Text(one.name) for one in table.columns]
+    columns = [[_styled(cell) for cell in table.column(n)] for n in range(len(heading))]
+    wide = [
+        max(text.cell_len for text in (name, *own))
+        for name, own in zip(heading, columns, strict=True)
+    ]
     least = [
-        max(_longest_word(name), *(_longest_word(c) if words else c.cell_len for c in own))
-        for name, *own in columns
+        max(_longest_word(name), *map(_least, table.column(n)), 0) for n, name in enumerate(heading)
     ]
     least[0] = min(least[0], max(_longest_word(heading[0]), console.width // 3))
     roomy = sum(least) + 3 * len(least) + 1 <= console.width
-    if title:
-        console.print(Text(title, style="table.title"))
+    if table.title:
+        console.print(Text(table.title, style="table.title"))
     for part in [range(1, len(least))] if roomy else _parts(least, console.width):
         places = (0, *part)
         lines = 3 * len(places) + 1 if roomy else 2 * len(part)
         widths = _spread(
             [least[p] for p in places], [wide[p] for p in places], console.width - lines
         )
-        table = Table() if roomy else Table(**_SLIM)
+        grid = Grid() if roomy else Grid(**_SLIM)
         for place, width in zip(places, widths, strict=True):
-            side: Literal["left", "right"] = "left" if words or place < left else "right"
-            table.add_column(heading[place], justify=side, width=width, overflow="fold")
-        for row in rows:
-            table.add_row(*(row[place] for place in places))
+            side: Literal["left", "right"] = "right" if table.is_numeric(place) else "left"
+            grid.add_column(heading[place], justify=side, width=width, overflow="fold")
+        for row in zip(*(columns[place] for place in places), strict=True):
+            grid.add_row(*row)
         if part.start > 1:
             console.print()
-        console.print(table)
-    if caption:
-        console.print(Text(caption, style="table.caption"))
+        console.print(grid)
+    if table.caption:
+        console.print(Text(table.caption, style="table.caption"))
+
+
+def _least(cell: Cell) -> int:
+    """What a cell takes at least: all of a number, the longest word of other text."""
+    if isinstance(cell, str):
+        return _longest_word(Text(cell))
+    return max(Text(cell.text).cell_len, _longest_word(Text(cell.in_brackets)))
 
 
 def _spread(least: Sequence[int], wide: Sequence[int], whole: int) -> list[int]:
@@ -210,23 +204,15 @@ def _print_clients(console: Console, scores: list[Score], names: list[str]) -> N
         scores = sorted(scores, key=lambda s: -1 if s.accuracy is None else s.accuracy)[
             :CLIENTS_SHOWN
         ]
-    heading = ["client", "head", "train", "classes", "test", "accuracy", "balanced"]
-    cells = [[*heading, heading_of("head_classes"), heading_of("tail_classes")]]
-    for s in scores:
-        figures = (s.accuracy, s.balanced, s.head_classes, s.tail_classes)
-        counts = (s.train.sum(), np.count_nonzero(s.train), s.tested.sum())
-        client = names[s.client] if names else str(s.client)
-        cells.append([client, s.personalize, *map(str, counts), *map(figure, figures)])
-    print_table(console, cells, title=title, left=2)
+    print_table(console, table_of(scores, names, title))
 
 
 def _print_summary(console: Console, result: dict[str, Any]) -> None:
-    names = list(result["accuracy"])
-    cells = [["clients", *map(heading_of, names)]]
+    names, rows = list(result["accuracy"]), list[list[Cell]]()
 
     def row(label: str, accuracy: dict[str, float | None] | None) -> None:
         if accuracy is not None:
-            cells.append([label, *(figure(accuracy[name]) for name in names)])
+            rows.append([label, *(Number(accuracy[name]) for name in names)])
 
     attack = result.get("attack")
     every = f"{attack['honest']} honest" if attack else result["clients"]
@@ -239,4 +225,4 @@ def _print_summary(console: Console, result: dict[str, Any]) -> None:
             row(f"{never['clients']} did not", never["accuracy"])
         caption = f"{never['clients']} of {every} clients were never sampled in stage 1"
     title = f"{result['method']}+{result['personalize']}, accuracy (%)"
-    print_table(console, cells, title=title, caption=caption)
+    print_table(console, Table.of(["clients", *map(heading_of, names)], rows, title, caption))

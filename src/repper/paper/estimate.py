@@ -20,7 +20,7 @@ from repper.errors import RepperError
 from repper.methods.stage import cohort_size
 from repper.paper.events import Estimate
 from repper.paper.experiment import Experiment, Preset
-from repper.paper.panels import Loaded, panel_config, panels_of, rows_in
+from repper.paper.panels import Loaded, panel_config, panels_of
 from repper.partition import Partition
 from repper.runs.execute import passes
 from repper.runs.plan import plan
@@ -48,7 +48,7 @@ def estimate(
             yield Estimate(panel, None, str(error))
             continue
         seconds = 0.0
-        for row in {row.training: row for row in rows_in(panel)}.values():
+        for row in {row.training: row for row in panel.rows}.values():
             one = row.config(config, config.seed, Path("nowhere"))
             key = (one.method, one.encoder, one.width, len(data.classes), data.size)
             if key not in timed:

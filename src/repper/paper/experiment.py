@@ -3,46 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from repper.runs.row import Row
+from repper.runs.row import Settings as OfRow
 
 Settings = Mapping[str, Any]
 
-AS_PRINTED = "repper[augment=strong loss=paper]"
-"""RepPer with its loss as the paper prints it, and the views that suit that form.
+SETTINGS = "reproduction.json"
+"""The file of a reproduction's folder that says what it is."""
+AS_PRINTED: OfRow = (("augment", "strong"), ("loss", "paper"))
+"""Settings of RepPer with its loss as the paper prints it, and the views that suit that form.
 
 The paper's row of RepPer has two of ours: this, and `repper` with the loss as its source has it.
 """
+WORDS = {"participation": "C {}", "epochs": "E {}", "alpha": "alpha {}"}
+"""What settings are called in a panel's name; others by their values alone."""
 
 
-def paper_row(row: str) -> str:
+def paper_row(row: Row) -> Row:
     """The row of the paper that one of ours stands for."""
-    return row.replace(AS_PRINTED, "repper")
+    return replace(row, settings=()) if row.settings == AS_PRINTED else row
 
 
-def added(row: str) -> bool:
+def added(row: Row) -> bool:
     """Whether a row is one that the paper does not have: its heads are each client's own."""
-    return row.endswith("+common")
+    return row.personalize == "common"
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
     """A comparison within an experiment: its settings, its rows and the paper's numbers.
 
-    `rows` are as `repper compare --methods` takes them. `printed` has what the paper printed, in
-    percent, by its rows; a row may have no number there.
+    It is called by the settings that are `shown`, or by words of its own there. `printed` has what
+    the paper printed, in percent, by its rows; a row may have no number there.
     """
 
-    name: str
+    shown: tuple[str, ...]
     settings: Settings
-    rows: tuple[str, ...]
-    printed: Mapping[str, float] = field(default_factory=dict)
+    rows: tuple[Row, ...]
+    printed: Mapping[Row, float] = field(default_factory=dict)
+
+    def words(self, **instead: str) -> tuple[str, ...]:
+        """What it is called, setting by setting; `instead` has values to name in place of its."""
+        values = {
+            name: value if isinstance(value, str) else f"{value:g}"
+            for name, value in self.settings.items()
+        }
+        found = values | instead
+        return tuple(WORDS.get(one, "{}").format(found.get(one, one)) for one in self.shown)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.words())
 
     @property
     def folder(self) -> str:
         return self.name.replace(" ", "-").replace(",", "")
 
-    def paper(self, row: str) -> float | None:
+    def paper(self, row: Row) -> float | None:
         """The paper's number beside one of our rows."""
         return self.printed.get(paper_row(row))
 

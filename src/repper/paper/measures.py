@@ -12,7 +12,7 @@ import numpy as np
 
 from repper.config import Config
 from repper.datasets.dataset import Dataset
-from repper.embedding import GROUPS, MEANING, PARTING, encoder_label, parting_of
+from repper.embedding import MEANING, PARTING, encoder_label, parting_of
 from repper.encoders.encoder import AVERAGED
 from repper.errors import RepperError
 from repper.paper import figures
@@ -26,8 +26,9 @@ from repper.runs.build import load_data
 from repper.runs.comparison import interval
 from repper.runs.execute import Event
 from repper.runs.newcomers import join
+from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.text_table import figure, gain_text
+from repper.table import Cell, Number, Table, count, figure, gain
 
 JOINED = "joined"
 
@@ -36,8 +37,8 @@ def join_all(
     settings: Settings, panel: Panel, config: Config, how: Mapping[str, Any]
 ) -> Iterator[Event]:
     """Let new clients join every run of the panel, each in a folder of its own."""
-    for name, run in cells_of(panel, config):
-        target = Path(str(config.out)) / JOINED / name
+    for row, run in cells_of(panel, config):
+        target = Path(str(config.out)) / JOINED / row.name
         yield from _joined(run, {**settings, **how}, target)
 
 
@@ -53,13 +54,16 @@ def _joined(run: Run, settings: dict[str, Any], target: Path) -> Iterator[Event]
 def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) -> Extra:
     """What new clients came to, over epochs of their heads and one by one, and its figure."""
     runs = {
-        encoder_label(name.partition("+")[0], run): Run(Path(str(config.out)) / JOINED / name)
-        for name, run in cells_of(panel, config)
+        encoder_label(row.label, run): Run(Path(str(config.out)) / JOINED / row.name)
+        for row, run in cells_of(panel, config)
     }
     figures.newcomers(folder / "new-clients", runs)
     shown = (1, 10, 20, 50, 100)
-    heading = ["encoder of", *(f"after {epoch}" for epoch in shown)]
-    cells = [[*heading, "minus repper", "best for", "deviation", "worst tenth", "each client"]]
+    columns = [
+        "encoder of", *(f"after {epoch}" for epoch in shown), "minus repper", "best for",
+        "deviation", "worst tenth", "each client",
+    ]  # fmt: skip
+    lines: list[list[Cell]] = []
     finals = {
         name: {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
         for name, run in runs.items()
@@ -68,13 +72,13 @@ def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) ->
     for name, run in runs.items():
         means, accuracy, own = run.mean_curve(), run.accuracy, finals[name]
         # Heads that were done before stay as they are.
-        over = [figure(means[max(e for e in means if e <= epoch)]) for epoch in shown]
-        gain = "-"
+        over = [Number(means[max(e for e in means if e <= epoch)]) for epoch in shown]
+        more = Number(None)
         if name != "repper" and "repper" in finals:
-            gain = gain_text(*interval([own[c] - finals["repper"][c] for c in own]))
-        spread = figure(accuracy["std"]), figure(accuracy["worst_tenth"])
+            more = gain(*interval([own[c] - finals["repper"][c] for c in own]))
+        spread = Number(accuracy["std"]), Number(accuracy["worst_tenth"])
         each = " ".join(map(figure, own.values()))
-        cells.append([name, *over, gain, str(best[name]), *spread, each])
+        lines.append([name, *over, more, count(best[name]), *spread, each])
     scores = next(iter(runs.values())).scores()
     trained, tested = (sum(int(getattr(s, n).sum()) for s in scores) for n in ("train", "tested"))
     note = (
@@ -89,7 +93,8 @@ def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) ->
             f" The paper says that RepPer is best for every new client; here it is for "
             f"{best['repper']} of {len(finals['repper'])}."
         )
-    return Extra(f"New clients on the encoders of {panel.name}", note, cells)
+    title = f"New clients on the encoders of {panel.name}"
+    return Extra(panel.name, Table.of(columns, lines, title, note))
 
 
 def _alone_at_the_top(name: str, finals: Mapping[str, Mapping[int, float]]) -> int:
@@ -100,11 +105,11 @@ def _alone_at_the_top(name: str, finals: Mapping[str, Mapping[int, float]]) -> i
     )
 
 
-def _averages(panel: Panel, config: Config) -> Iterator[tuple[str, Run, Path]]:
+def _averages(panel: Panel, config: Config) -> Iterator[tuple[Row, Run, Path]]:
     """The rows whose clients have encoders of their own, and where heads on their mean are."""
-    for name, run in cells_of(panel, config):
+    for row, run in cells_of(panel, config):
         if run.result["encoder_origin"] == AVERAGED:
-            yield name, run, Path(str(config.out)) / JOINED / name
+            yield row, run, Path(str(config.out)) / JOINED / row.name
 
 
 def join_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Iterator[Event]:
@@ -115,32 +120,31 @@ def join_averaged(panel: Panel, config: Config, how: Mapping[str, Any]) -> Itera
 
 
 def averaged(panel: Panel, config: Config) -> Extra:
-    cells = [["row", "each on its own encoder", AVERAGED, "the paper's"]]
-    for name, run, target in _averages(panel, config):
-        paper = panel.paper(name)
-        means = (run.accuracy["mean"], Run(target).accuracy["mean"], paper)
-        cells.append([name, *(figure(mean) for mean in means)])
+    lines: list[list[Cell]] = []
+    for row, run, target in _averages(panel, config):
+        means = (run.accuracy["mean"], Run(target).accuracy["mean"], panel.paper(row))
+        lines.append([row.name, *map(Number, means)])
     note = "Accuracy in %, one seed: the paper does not say which of the two its numbers are."
-    return Extra(f"Heads on averaged encoders, {panel.name}", note, cells)
+    columns = ["row", "each on its own encoder", AVERAGED, "the paper's"]
+    title = f"Heads on averaged encoders, {panel.name}"
+    return Extra(panel.name, Table.of(columns, lines, title, note))
 
 
 def draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     """The figures of a panel's runs, and the numbers that belong beside them."""
     rows = dict(cells_of(panel, config))
     # Rows of one training have the same encoder.
-    runs = {name.partition("+")[0]: run for name, run in rows.items()}
+    runs = {row.label: run for row, run in rows.items()}
     tested = [s.client for s in next(iter(rows.values())).scores() if s.tested.any()]
     drawn = np.random.default_rng(config.seed).permutation(tested)[:2]
     clients = sorted(int(client) for client in drawn)
     figures.tsne_of_methods(folder / "tsne-methods", runs, data, clients[0])
-    figures.accuracy_per_class(folder / "accuracy-per-class", rows, clients)
+    named = {row.name: run for row, run in rows.items()}
+    figures.accuracy_per_class(folder / "accuracy-per-class", named, clients)
     if "repper" in runs:
         figures.tsne_of_clients(folder / "tsne-clients", runs["repper"], data)
-    cells = [["encoder of", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]]
     parting = {encoder_label(name, run): parting_of(run, data) for name, run in runs.items()}
-    for label, found in parting.items():
-        silhouettes = [f"{v:+.3f}" if v is not None else "-" for v in found.silhouette]
-        cells.append([label, *silhouettes, *map(figure, found.nearest)])
+    lines: list[list[Cell]] = [[label, *found.cells()] for label, found in parting.items()]
     note = MEANING
     if "repper" in parting and len(parting) > 1:
         verdicts = [
@@ -148,7 +152,8 @@ def draw(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
             for what, key in (("silhouette", "silhouette"), ("nearest image", "nearest"))
         ]
         note += f" The paper sees tail classes parted best by RepPer; here, {'; '.join(verdicts)}."
-    return Extra("How well the features part the classes", note, cells)
+    title = "How well the features part the classes"
+    return Extra(panel.name, Table.of(["encoder of", *PARTING], lines, title, note))
 
 
 def _best(what: str, values: list[float | None], names: list[str]) -> str:
@@ -159,7 +164,7 @@ def _best(what: str, values: list[float | None], names: list[str]) -> str:
 
 def draw_holdings(config: Config, folder: Path) -> Extra:
     """Who holds what in the paper's seven settings, and which of them could not be drawn."""
-    cells = [["data", "alpha", "figure"]]
+    lines: list[list[Cell]] = []
     for name in dict.fromkeys(name for name, _ in BUBBLES):
         alphas, every = [a for n, a in BUBBLES if n == name], replace(config, data=name)
         try:
@@ -168,34 +173,32 @@ def draw_holdings(config: Config, folder: Path) -> Extra:
             drawn = dict.fromkeys(alphas, f"left out: {without(replace(every, train_images=None))}")
         else:
             drawn = figures.holdings(folder, data, alphas, config.clients, config.seed)
-        cells += [[name, f"{alpha:g}", drawn[alpha]] for alpha in alphas]
+        lines += [[name, Number(alpha, "{:g}"), drawn[alpha]] for alpha in alphas]
     note = (
-        "Bubble plots in the folder `figures`: of all training images there are, not only of those "
+        "Bubble plots in the folder figures: of all training images there are, not only of those "
         "trained on; those of a data set are drawn at one scale."
     )
-    return Extra("Who holds what", note, cells)
+    return Extra("", Table.of(["data", "alpha", "figure"], lines, "Who holds what", note))
 
 
 def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extra:
     """Section 5's claim on the gradients of tail classes, measured, and its figure."""
-    cells = [
-        ["method", "quantity", "tail", "frequent", "ratio", "larger for tail", "correlation"],
-    ]
-    measured = {
-        name.partition("+")[0]: measure_run(run, data) for name, run in cells_of(panel, config)
-    }
+    columns = ["method", "quantity", "tail", "frequent", "ratio", "larger for tail", "correlation"]
+    lines: list[list[Cell]] = []
+    measured = {row.label: measure_run(run, data) for row, run in cells_of(panel, config)}
     title = f"{panel.name}: after round {config.rounds}"
     figures.gradients(folder / f"gradients-{panel.folder}", measured, title)
     for method, quantities in measured.items():
         for one in quantities:
             found = one.summary
-            cells.append(
+            share = f"{{:.0%}} of {found['clients']:.0f}"
+            lines.append(
                 [
                     method,
                     one.quantity,
-                    *(_known(found[key], ".4g") for key in ("tail", "head", "ratio")),
-                    _known(found["larger_for_tail"], ".0%", f" of {found['clients']:.0f}"),
-                    _known(found["correlation"], "+.2f"),
+                    *(_known(found[key], "{:.4g}") for key in ("tail", "head", "ratio")),
+                    _known(found["larger_for_tail"], share),
+                    _known(found["correlation"], "{:+.2f}"),
                 ]
             )
     note = (
@@ -208,8 +211,9 @@ def gradients(panel: Panel, config: Config, data: Dataset, folder: Path) -> Extr
         "1 / temperature. The paper says that anchors of tail classes get the larger gradients "
         "from RepPer's loss."
     )
-    return Extra(f"Gradients by the size of a class, {panel.name}", note, cells)
+    title = f"Gradients by the size of a class, {panel.name}"
+    return Extra(panel.name, Table.of(columns, lines, title, note))
 
 
-def _known(value: float, form: str, unit: str = "") -> str:
-    return "-" if math.isnan(value) else f"{value:{form}}{unit}"
+def _known(value: float, form: str) -> Number:
+    return Number(None if math.isnan(value) else value, form)

@@ -12,7 +12,6 @@ from repper.datasets.dataset import Dataset
 from repper.errors import RepperError
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.runs.build import load_data
-from repper.runs.compare import rows_of
 from repper.runs.comparison import TABLE, Comparison, Line
 from repper.runs.row import Row
 from repper.runs.run import Run
@@ -30,7 +29,7 @@ class PanelResult:
     comparison: Comparison | None
     missing: str = ""
 
-    def ours(self) -> dict[str, float]:
+    def ours(self) -> dict[Row, float]:
         """Accuracy by row."""
         return {row: line.accuracy for row, line in self.lines.items() if line.accuracy is not None}
 
@@ -40,8 +39,9 @@ class PanelResult:
         return self.missing == NOT_RUN or bool(found and (found.so_far or len(found.seeds) < seeds))
 
     @property
-    def lines(self) -> dict[str, Line]:
-        return {line.row: line for line in self.comparison.lines} if self.comparison else {}
+    def lines(self) -> dict[Row, Line]:
+        found = self.comparison.lines if self.comparison else ()
+        return {Row.named(line.row): line for line in found}
 
 
 def result_in(folder: Path, panel: Panel, missing: str = NOT_RUN) -> PanelResult:
@@ -57,7 +57,7 @@ def panels_of(experiment: Experiment, only: str | None = None) -> tuple[Panel, .
     if only is None:
         return experiment.panels
     words = {word.strip().lower() for word in only.split(",")} - {""}
-    chosen = tuple(p for p in experiment.panels if words <= set(p.name.lower().split(", ")))
+    chosen = tuple(p for p in experiment.panels if words <= {one.lower() for one in p.words()})
     if not (words and chosen):
         known = "; ".join(panel.name for panel in experiment.panels)
         raise RepperError(
@@ -79,15 +79,11 @@ def panel_config(
     return Config(**settings, **(how or {}), out=str(folder / PANELS / panel.folder))
 
 
-def rows_in(panel: Panel) -> list[Row]:
-    return rows_of(",".join(panel.rows))
-
-
-def cells_of(panel: Panel, config: Config) -> Iterator[tuple[str, Run]]:
+def cells_of(panel: Panel, config: Config) -> Iterator[tuple[Row, Run]]:
     """The first seed's run of every row of a panel."""
     folder = Path(str(config.out))
-    for row in rows_in(panel):
-        yield row.name, Run(row.cell(folder, config.seed))
+    for row in panel.rows:
+        yield row, Run(row.cell(folder, config.seed))
 
 
 class Loaded:

@@ -18,7 +18,7 @@ from repper.paper.events import (
     Reproduced,
     ReproduceEvent,
 )
-from repper.paper.experiment import Experiment, Panel, Preset
+from repper.paper.experiment import SETTINGS, Experiment, Panel, Preset
 from repper.paper.panels import (
     NOT_RUN,
     Images,
@@ -26,10 +26,9 @@ from repper.paper.panels import (
     panel_config,
     panels_of,
     result_in,
-    rows_in,
     without,
 )
-from repper.paper.reproduction import FIGURES, SETTINGS, Extra, Reproduction, read_identity
+from repper.paper.reproduction import FIGURES, Extra, Reproduction, read_identity
 from repper.runs import run_folder
 from repper.runs.compare import Compared, check_asked, compare
 from repper.runs.execute import Event
@@ -80,7 +79,7 @@ def reproduce(
         work = Work(
             training
             for panel, config in configs.items()
-            for training in trainings_of(config, rows_in(panel), seeds, images=images.counts[panel])
+            for training in trainings_of(config, panel.rows, seeds, images=images.counts[panel])
         )
 
         def found(*, last: bool = False) -> Reproduction:
@@ -101,7 +100,7 @@ def reproduce(
                 results[panel] = result_in(folder, panel, without(config))
                 continue
             data = images.loaded.data_of(config)
-            running = compare(config, rows_in(panel), seeds, data, resume=True, reuse=reuse)
+            running = compare(config, panel.rows, seeds, data, resume=True, reuse=reuse)
             for event in work.watch(running):
                 if isinstance(event, Compared):
                     results[panel] = PanelResult(panel, event.comparison)

@@ -8,19 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.documents import read_json, write_json
+from repper.documents import build, read_json, write_covered
 from repper.errors import RepperError
-from repper.files import write_atomically
 from repper.paper import EXPERIMENTS
-from repper.paper.beside import claim_cells, number_cells, order_cells
-from repper.paper.experiment import PRESETS, READINGS, Experiment, Preset
-from repper.paper.panels import NOT_RUN, PanelResult, result_in, rows_in
+from repper.paper.beside import claim_table, number_table, order_table
+from repper.paper.experiment import PRESETS, READINGS, SETTINGS, Experiment, Panel, Preset
+from repper.paper.panels import NOT_RUN, PanelResult, result_in
 from repper.runs.comparison import TABLE
 from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.text_table import Cells, csv_text, markdown_table
+from repper.table import Table, csv_text
 
-SETTINGS = "reproduction.json"
 FOUND = "found.json"
 FIGURES = "figures"
 CAPTIONS = {
@@ -38,11 +36,20 @@ UNSET = {"train_images": "all", "head_epochs": "at least 10, and 100 steps"}
 
 @dataclass(frozen=True)
 class Extra:
-    """A table that an experiment has besides the comparison of its rows; heading first."""
+    """A table of what was measured on a panel's runs, or drawn; "" if it is of no single panel."""
 
-    title: str
-    note: str
-    cells: Cells
+    panel: str
+    table: Table
+
+
+@dataclass(frozen=True)
+class Found:
+    """What cannot be read from the panels' folders."""
+
+    extras: tuple[Extra, ...]
+    missing: dict[str, str]
+    """Why a panel was not run, by its name."""
+    images: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,41 +78,35 @@ class Reproduction:
     @classmethod
     def read(cls, folder: Path, experiment: Experiment, preset: Preset, seeds: int) -> Reproduction:
         """What is finished of this experiment in its folder."""
-        path = folder / FOUND
-        kept = read_json(path) if path.is_file() else {"extras": [], "missing": {}, "images": []}
-        try:
-            extras = tuple(Extra(**extra) for extra in kept["extras"])
-            missing, images = dict(kept["missing"]), tuple(kept["images"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RepperError(
-                f"{path} is damaged: delete it and give the command again with --resume"
-            ) from error
+        path, kept = folder / FOUND, Found((), {}, ())
+        if path.is_file():
+            remedy = "delete it and give the command again with --resume"
+            kept = build(Found, read_json(path), path, remedy)
         results = [
-            result_in(folder, panel, missing.get(panel.name, NOT_RUN))
+            result_in(folder, panel, kept.missing.get(panel.name, NOT_RUN))
             for panel in experiment.panels
         ]
-        return cls(folder, experiment, preset, seeds, tuple(results), extras, images)
+        return cls(folder, experiment, preset, seeds, tuple(results), kept.extras, kept.images)
 
     def write(self) -> None:
-        """Write the tables as Markdown and CSV into the folder."""
-        content = {
-            "extras": [asdict(extra) for extra in self.extras],
-            "missing": {r.panel.name: r.missing for r in self.panels if r.missing},
-            "images": self.images,
-        }
-        write_json(self.folder / FOUND, content)
-        write_atomically(self.folder / f"{TABLE}.md", self.markdown())
+        """Write the tables as Markdown, CSV and LaTeX into the folder."""
         heading = ["panel", "row", "ours", "deviation", "paper", "difference", "missing"]
         lines = [[record[name] for name in heading] for record in self.records()]
-        write_atomically(self.folder / f"{TABLE}.csv", csv_text([heading, *lines]))
+        texts = {
+            f"{TABLE}.md": self.markdown(),
+            f"{TABLE}.csv": csv_text([heading, *lines]),
+            f"{TABLE}.tex": "\n".join(table.latex() for table in self.tables()),
+        }
         for extra in self.extras:
-            name = re.sub(r"[^a-z0-9.]+", "-", extra.title.lower())
-            write_atomically(self.folder / f"{name}.csv", csv_text(extra.cells))
-        order = order_cells(self.experiment, self.panels) if self.printed else []
-        claims = self.claim_cells(shown=10**6)
-        for name, cells in (("order", order), ("claims", claims)):
-            if cells:
-                write_atomically(self.folder / f"{name}.csv", csv_text(cells))
+            name = re.sub("[^a-z0-9.]+", "-", extra.table.title.lower())
+            texts[f"{name}.csv"] = extra.table.csv()
+        if self.printed:
+            texts["order.csv"] = order_table(self.experiment, self.panels).csv()
+        if (claims := self.claims(shown=10**6)).rows:
+            texts["claims.csv"] = claims.csv()
+        missing = {result.panel.name: result.missing for result in self.panels if result.missing}
+        found = Found(self.extras, missing, self.images)
+        write_covered(self.folder / FOUND, asdict(found), texts)
 
     def figures(self) -> Iterator[tuple[str, Path]]:
         """The pictures that were drawn, each with its caption."""
@@ -123,7 +124,7 @@ class Reproduction:
                 known = paper is not None and row in ours
                 yield {
                     "panel": result.panel.name,
-                    "row": row,
+                    "row": row.name,
                     "ours": ours.get(row),
                     "deviation": lines[row].deviation if row in lines else None,
                     "paper": paper,
@@ -131,7 +132,7 @@ class Reproduction:
                     "missing": result.missing,
                 }
 
-    def tables(self, best: str = "**{}**", second: str = "<u>{}</u>") -> list[Extra]:
+    def tables(self) -> list[Table]:
         """All tables, what the experiment is about first."""
         measured = self.experiment.newcomers or self.experiment.measure in ("gradients", "figures")
         title, theirs, place = "Ours and the paper's", "", ""
@@ -140,31 +141,35 @@ class Reproduction:
             place = ", in brackets in the paper"
         else:
             title = "The trainings behind it" if measured else "Accuracy"
-        numbers = Extra(
-            title,
-            "Accuracy in %: the mean over clients of each one's accuracy on its own test images; "
-            f"best bold, second underlined.{theirs}",
-            number_cells(self.experiment, self.panels, best, second),
+        numbers = replace(
+            number_table(self.experiment, self.panels),
+            title=title,
+            caption="Accuracy in %: the mean over clients of each one's accuracy on its own test "
+            f"images; best bold, second underlined.{theirs}",
         )
-        order = Extra(
-            "Order of the methods",
-            f"The place of each in ours{place}; 1 is best. The interval is that of 95 %, over "
-            "clients where there is one seed.",
-            order_cells(self.experiment, self.panels),
+        order = replace(
+            order_table(self.experiment, self.panels),
+            title="Order of the methods",
+            caption=f"The place of each in ours{place}; 1 is best. The interval is that of 95 %, "
+            "over clients where there is one seed.",
         )
-        claims = Extra(
-            "What the paper claims of this table",
-            "Computed from the paper's numbers and from ours.",
-            self.claim_cells(),
-        )
+        claims, extras = self.claims(), [extra.table for extra in self.extras]
         found = [numbers, *([order] if self.printed else [])]
-        found = [*self.extras, *found] if measured else [*found, *self.extras]
-        return [*found, *([claims] if claims.cells else [])]
+        found = [*extras, *found] if measured else [*found, *extras]
+        return [*found, *([claims] if claims.rows else [])]
+
+    def claims(self, shown: int = 3) -> Table:
+        """Every claim of the paper, computed from its numbers and from ours."""
+        return replace(
+            claim_table(self.experiment, self.panels, shown, self.unfinished),
+            title="What the paper claims of this table",
+            caption="Computed from the paper's numbers and from ours.",
+        )
 
     def markdown(self) -> str:
         parts = [f"# {self.experiment.title}", _bullets(self.settings_text())]
         for each in self.tables():
-            parts += [f"## {each.title}", each.note, markdown_table(each.cells)]
+            parts += [f"## {each.title}", each.caption, each.markdown()]
         if pictures := list(self.figures()):
             shown = [
                 f"![{caption}]({FIGURES}/{path.name})\n\n*{caption}.*" for caption, path in pictures
@@ -183,13 +188,13 @@ class Reproduction:
 
     def keeping(self, before: Reproduction) -> Reproduction:
         """With what an earlier time had measured, and this has not."""
-        found = {extra.title: extra for extra in (*before.extras, *self.extras)}
-        # Parts may have been run in any order.
-        names = [panel.name for panel in self.experiment.panels]
-        place = {title: [name in title for name in names] for title in found}
-        extras = dict(sorted(found.items(), key=lambda item: place[item[0]], reverse=True))
+        both = (*before.extras, *self.extras)
+        found = {(extra.panel, extra.table.title): extra for extra in both}
+        # Parts may have been run in any order; what is of no single panel comes last.
+        names = [*(panel.name for panel in self.experiment.panels), ""]
+        extras = sorted(found.values(), key=lambda extra: names.index(extra.panel))
         images = dict.fromkeys((*self.images, *before.images))
-        return replace(self, extras=tuple(extras.values()), images=tuple(images))
+        return replace(self, extras=tuple(extras), images=tuple(images))
 
     @property
     def unfinished(self) -> bool:
@@ -201,19 +206,27 @@ class Reproduction:
         """Whether the paper has numbers for this experiment."""
         return any(result.panel.printed for result in self.panels)
 
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        command = f"repper reproduce {self.experiment.name} --preset {self.preset.name}"
+        return f"{command} --seeds {self.seeds}" if self.seeds > 1 else command
+
     def settings_text(self) -> list[str]:
-        """How this was run, and every way in which it is not the paper's setting."""
+        """The command, and how this was run."""
+        return [f"Run again with `{self.command}`; {self.chance}.", *self.notes()]
+
+    @property
+    def chance(self) -> str:
+        """Over how many seeds numbers are means."""
         run = {len(r.comparison.seeds) for r in self.panels if r.comparison} or {self.seeds}
         so_far = " so far" if self.unfinished else ""
         chance = " or ".join("one seed" if n == 1 else f"mean of {n} seeds" for n in sorted(run))
-        command = f"repper reproduce {self.experiment.name} --preset {self.preset.name}"
-        if self.seeds > 1:
-            command += f" --seeds {self.seeds}"
-        notes = [
-            f"Run again with `{command}`; {chance}{so_far}.",
-            *self._effort(),
-            *self.experiment.notes,
-        ]
+        return chance + so_far
+
+    def notes(self) -> list[str]:
+        """On which machine this was run, and every way in which it is not the paper's setting."""
+        notes = [*self._effort(), *self.experiment.notes]
         notes.append(f"Where the paper leaves room: {READINGS}.")
         if self.images:
             notes.append(f"Images: {'; '.join(self.images)}.")
@@ -224,16 +237,15 @@ class Reproduction:
         return notes
 
     def _departures(self) -> Iterator[str]:
-        departures: dict[str, list[str]] = {}
+        departures: dict[str, list[Panel]] = {}
         for result in self.panels:
             found = self.preset.departures(self.experiment, result.panel)
             for name, (theirs, ours) in found.items():
                 if name in (self.experiment.newcomers or ()):
                     continue  # whose heads are those that count
                 text = f"{_said(name, theirs)}, here {_said(name, ours)}"
-                departures.setdefault(f"{name.replace('_', ' ')} {text}", []).append(
-                    result.panel.name
-                )
+                where = departures.setdefault(f"{name.replace('_', ' ')} {text}", [])
+                where.append(result.panel)
         if departures:
             every = len(self.panels)
             listed = [
@@ -265,15 +277,11 @@ class Reproduction:
             taken = f"; {len(reused)} of them were made by another command" if reused else ""
             yield f"{len(trained)} trainings, {took} in all on {where}{taken}."
 
-    def claim_cells(self, shown: int = 3) -> Cells:
-        """Every claim of the paper, computed from its numbers and from ours."""
-        return claim_cells(self.experiment, self.panels, shown, self.unfinished)
-
 
 def _runs(result: PanelResult) -> Iterator[tuple[Row, int, Run]]:
     """The finished runs of a panel: an earlier comparison in its folder may have had others."""
     if result.comparison:
-        for row in rows_in(result.panel):
+        for row in result.panel.rows:
             for seed in result.comparison.seeds:
                 run = Run(row.cell(result.comparison.folder, seed))
                 if run.finished:
@@ -293,10 +301,12 @@ def read_identity(folder: Path) -> dict[str, Any]:
         raise RepperError(f"{folder / SETTINGS} names no experiment of the paper") from error
 
 
-def _in_short(panels: Sequence[str]) -> str:
+def _in_short(panels: Sequence[Panel]) -> str:
     """What some panels have in common, or else their names."""
-    common = set.intersection(*(set(panel.split(", ")) for panel in panels))
-    return ", ".join(sorted(common)) if len(panels) > 1 and common else "; ".join(panels)
+    common = set.intersection(*(set(panel.words()) for panel in panels))
+    if len(panels) > 1 and common:
+        return ", ".join(sorted(common))
+    return "; ".join(panel.name for panel in panels)
 
 
 def _said(name: str, value: object) -> str:

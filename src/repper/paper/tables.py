@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from repper.paper.experiment import AS_PRINTED, Experiment, Panel
+from repper.runs.row import Row
 
-FEDAVG, FEDPROX = "fedavg+keep", "fedprox+keep"
-FEDREP, LG_FEDAVG, REPPER = "fedrep+finetune", "lg-fedavg+finetune", "repper+linear"
-REPPER_AS_PRINTED = f"{AS_PRINTED}+linear"
-COMMON = ("fedavg+common", "repper+common")
+FEDAVG, FEDPROX = Row("fedavg", "keep"), Row("fedprox", "keep")
+FEDAVG_TUNED, FEDPROX_TUNED = Row("fedavg", "finetune"), Row("fedprox", "finetune")
+FEDREP, LG_FEDAVG = Row("fedrep", "finetune"), Row("lg-fedavg", "finetune")
+REPPER, REPPER_AS_PRINTED = Row("repper", "linear"), Row("repper", "linear", AS_PRINTED)
+COMMON = (Row("fedavg", "common"), Row("repper", "common"))
 """A head of ours, beside those of the paper."""
-PAPER_SEVEN = (FEDAVG, "fedavg+finetune", FEDPROX, "fedprox+finetune", FEDREP, LG_FEDAVG, REPPER)
+PAPER_SEVEN = (FEDAVG, FEDAVG_TUNED, FEDPROX, FEDPROX_TUNED, FEDREP, LG_FEDAVG, REPPER)
 FOUR = (FEDAVG, LG_FEDAVG, FEDREP, REPPER, REPPER_AS_PRINTED, *COMMON)
 SEVEN = (*PAPER_SEVEN, REPPER_AS_PRINTED, *COMMON)
 
@@ -33,23 +35,22 @@ _TABLE1 = {
     },
 }
 MARKED_FALLS = frozenset(
-    f"{row} at C {step}, E {epochs}, alpha {alpha}"
-    for row, epochs, step, alphas in (
-        (LG_FEDAVG, 10, "0.2 to 0.4", "100"), (LG_FEDAVG, 10, "0.4 to 0.8", "100 1"),
-        (LG_FEDAVG, 20, "0.2 to 0.4", "100 1 0.5"), (FEDREP, 10, "0.4 to 0.8", "0.5"),
-        (FEDREP, 20, "0.2 to 0.4", "1 0.5"), (REPPER, 10, "0.4 to 0.8", "100"),
-        (REPPER, 20, "0.4 to 0.8", "0.5"),
+    (row, c, epochs, alpha)
+    for row, epochs, c, alphas in (
+        (LG_FEDAVG, 10, 0.2, (100.0,)), (LG_FEDAVG, 10, 0.4, (100.0, 1.0)),
+        (LG_FEDAVG, 20, 0.2, (100.0, 1.0, 0.5)), (FEDREP, 10, 0.4, (0.5,)),
+        (FEDREP, 20, 0.2, (1.0, 0.5)), (REPPER, 10, 0.4, (100.0,)), (REPPER, 20, 0.4, (0.5,)),
     )
-    for alpha in alphas.split()
+    for alpha in alphas
 )  # fmt: skip
-"""The steps of C at which Table 1 has an arrow down."""
+"""Where Table 1 has an arrow down at the step to the next C: row, C before it, E and alpha."""
 _COLUMNS = [(c, alpha) for c in (0.2, 0.4, 0.8) for alpha in (100.0, 1.0, 0.5)]
 
 
 def table1() -> Experiment:
     panels = [
         Panel(
-            f"C {c:g}, E {epochs}, alpha {alpha:g}",
+            ("participation", "epochs", "alpha"),
             {"data": "cifar10", "participation": c, "alpha": alpha, "epochs": epochs},
             FOUR,
             {row: numbers[epochs][column] for row, numbers in _TABLE1.items()},
@@ -79,7 +80,7 @@ _TABLE2 = {
 def table2() -> Experiment:
     panels = [
         Panel(
-            f"{data}, alpha {alpha:g}",
+            ("data", "alpha"),
             {"data": data, "alpha": alpha, "participation": 0.2, "epochs": 10},
             SEVEN,
             dict(zip(PAPER_SEVEN, printed, strict=True)),
@@ -105,14 +106,14 @@ _TABLE3 = {
 def table3() -> Experiment:
     heads = ("linear", "svm", "logistic")
     printed = {
-        f"{method}+{head}": value
+        Row(method, head): value
         for method, values in _TABLE3.items()
         for head, value in zip(heads, values, strict=True)
     }
     panel = Panel(
-        "cifar10, alpha 1",
+        ("data", "alpha"),
         {"data": "cifar10", "alpha": 1.0, "participation": 0.4, "epochs": 10},
-        (*printed, *(f"{AS_PRINTED}+{head}" for head in heads), *COMMON),
+        (*printed, *(Row("repper", head, AS_PRINTED) for head in heads), *COMMON),
         printed,
     )
     return Experiment(
@@ -123,7 +124,7 @@ def table3() -> Experiment:
         (
             "The paper does not print the setting; three of its four numbers for MLP are those of "
             "Table 1 at C 0.4, E 10, alpha 1 (LG-FedAvg's differs by 0.04), so this is taken. Its "
-            "one-layer MLP is `linear` here.",
+            "one-layer MLP is the head linear here.",
             "LG-FedAvg's clients have encoders of their own, and each fits its head on its own; "
             "heads on the mean of these encoders stand below.",
         ),
@@ -143,7 +144,7 @@ _TABLE4 = {
 def table4() -> Experiment:
     panels = [
         Panel(
-            f"{data}, {encoder}",
+            ("data", "encoder"),
             {
                 "data": data, "encoder": encoder, "alpha": 1.0, "participation": 0.4, "epochs": 10,
             },
@@ -163,7 +164,7 @@ def table4() -> Experiment:
 def new_clients() -> Experiment:
     rows = (FEDAVG, FEDPROX, LG_FEDAVG, FEDREP, REPPER, REPPER_AS_PRINTED)
     panel = Panel(
-        "cifar100, alpha 1",
+        ("data", "alpha"),
         {"data": "cifar100", "alpha": 1.0, "participation": 0.2, "epochs": 10},
         rows,
     )
@@ -191,7 +192,7 @@ EARLY = 2
 def gradients() -> Experiment:
     def panel(name: str, **rounds: int) -> Panel:
         common = {"data": "cifar10", "alpha": 0.5, "participation": 0.2, "epochs": 10}
-        return Panel(name, {**common, **rounds}, (REPPER, REPPER_AS_PRINTED, FEDAVG))
+        return Panel((name,), {**common, **rounds}, (REPPER, REPPER_AS_PRINTED, FEDAVG))
 
     return Experiment(
         "gradients",
@@ -215,7 +216,7 @@ BUBBLES = (
 
 def figures() -> Experiment:
     panel = Panel(
-        "cifar10, alpha 0.5",
+        ("data", "alpha"),
         {"data": "cifar10", "alpha": 0.5, "participation": 0.2, "epochs": 10},
         SEVEN,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,96 +13,45 @@ from PIL import Image
 from repper.errors import RepperError
 from repper.files import write_atomically
 from repper.palette import DARK, LIGHT
-from repper.paper.reproduction import Reproduction
-from repper.report.html import LONG, Cell, Html, join, table, tag
-from repper.report.sections import section
+from repper.report.chapter import Chapter
+from repper.report.html import Html, table, tag
+from repper.report.sections import again, section
 from repper.report.subject import subjects_of
 
 __all__ = ["write_report"]
 
-NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
-WITHOUT = ("", "-", "not run", "no data")
-"""What a cell has instead of a number."""
 
-
-def write_report(folders: Sequence[Path], out: Path, *, tsne: bool = True) -> None:
-    """Write a page about run folders, comparisons and reproductions."""
+def write_report(sources: Sequence[Path | Chapter], out: Path, *, tsne: bool = True) -> None:
+    """Write a page about chapters, and about the folders of runs, comparisons and sweeps."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise RepperError(f"cannot write a report to {out}: its name must end in .html")
     parts: list[Html] = []
     links: list[tuple[str, str]] = []
-    for folder in folders:
-        subjects, reproduction = subjects_of(folder)
-        if reproduction is not None:
-            anchor = f"part-{len(links) + 1}"
-            links.append((anchor, reproduction.experiment.title))
-            parts.append(_reproduction(reproduction, anchor))
-        for subject in subjects:
-            anchor = f"part-{len(links) + 1}"
-            links.append((anchor, subject.title))
-            parts.append(section(subject, anchor, tsne))
-    names = ", ".join(folder.resolve().name for folder in folders)
-    write_atomically(out, _page(f"repper: {names}", links, parts))
+
+    def anchor(title: str) -> str:
+        links.append((f"part-{len(links) + 1}", title))
+        return links[-1][0]
+
+    for source in sources:
+        if isinstance(source, Chapter):
+            parts.append(_chapter(source, anchor(source.title)))
+        for one in source.subjects if isinstance(source, Chapter) else subjects_of(source):
+            parts.append(section(one, anchor(one.title), tsne))
+    names = [one.name if isinstance(one, Chapter) else one.resolve().name for one in sources]
+    write_atomically(out, _page(f"repper: {', '.join(names)}", links, parts))
 
 
-def _reproduction(found: Reproduction, anchor: str) -> Html:
-    notes = [tag("li", _marked(note)) for note in found.settings_text()]
-    parts = [tag("h2", found.experiment.title, id=anchor), tag("ul", *notes)]
-    for each in found.tables():
-        heading, *rows = each.cells
-        heading = [name.replace("+", " +") for name in heading]
-        note = each.note.replace("`", "")
-        parts += [tag("h3", each.title), table(each.title, heading, _sortable(rows), note=note)]
-    if pictures := [_picture(caption, path) for caption, path in found.figures()]:
+def _chapter(found: Chapter, anchor: str) -> Html:
+    parts = [
+        tag("h2", found.title, id=anchor),
+        tag("ul", *(tag("li", note) for note in found.notes)),
+        again(found.command),
+    ]
+    for each in found.tables:
+        parts += [tag("h3", each.title), table(each)]
+    if pictures := [_picture(caption, path) for caption, path in found.pictures]:
         parts += [tag("h3", "Figures"), *pictures]
     return tag("section", *parts, aria_labelledby=anchor)
-
-
-def _sortable(rows: Sequence[Sequence[str]]) -> list[list[Cell]]:
-    """Cells of text; where a column is one of numbers, each with the first number in it."""
-    # Without marks, and without the paper's numbers in brackets.
-    plain = [[re.sub(r"\*\*|</?u>| \(.*", "", cell) for cell in row] for row in rows]
-    columns = list(zip(*plain, strict=True))
-    numeric = {
-        place
-        for place, column in enumerate(columns)
-        if place
-        and any(NUMBER.match(cell) for cell in column)
-        and all(NUMBER.match(cell) or cell in WITHOUT for cell in column)
-        and max(map(len, column)) <= LONG
-    }
-    return [
-        [
-            (_beside(cell), _first_number(bare)) if place in numeric else _beside(cell)
-            for place, (cell, bare) in enumerate(zip(row, stripped, strict=True))
-        ]
-        for row, stripped in zip(rows, plain, strict=True)
-    ]
-
-
-def _first_number(text: str) -> float:
-    """What to sort a cell by; what is unknown sorts below everything."""
-    found = NUMBER.match(text)
-    return float(found[0].replace(",", "")) if found else float("-inf")
-
-
-def _beside(cell: str) -> Html:
-    """Our number, and below it in brackets the paper's; other text as it is."""
-    ours, bracket, theirs = cell.partition(" (")
-    if not bracket or not re.fullmatch(r"[-+\d., ]+\)", theirs):
-        return _marked(cell)
-    return join([_marked(ours), Html("<br>"), tag("small", f"({theirs}")])
-
-
-def _marked(text: str) -> Html:
-    """The little Markdown that tables have: bold, underlined and code."""
-    parts = re.split(r"(\*\*.+?\*\*|<u>.+?</u>|`.+?`)", text)
-    kinds = {"**": ("b", 2, 2), "<u": ("u", 3, 4), "`": ("code", 1, 1)}
-    made = []
-    for part in parts:
-        kind = next((kinds[start] for start in kinds if part.startswith(start)), None)
-        made.append(tag(kind[0], part[kind[1] : -kind[2]]) if kind and len(part) > 2 else part)
-    return join(made)
 
 
 def _picture(caption: str, path: Path) -> Html:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
+
+from repper.table import LONG, Cell, Number, Table
 
 
 class Html(str):
@@ -32,72 +33,67 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(p if isinstance(p, Html) else escape(p, quote=False) for p in parts))
 
 
-LONG = 50
-"""Letters from which a cell gets room for some words in a line."""
-
-Cell = str | tuple[str, float]
-"""The text of a cell, or its text and the number to sort it by."""
-
-
 def table(
-    name: str,
-    heading: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
+    shown: Table,
     *,
-    note: str = "",
     sortable: bool = True,
     labels: Sequence[str] = (),
     grey: Collection[int] = (),
 ) -> Html:
-    """A table whose headings sort it, and a note above it.
+    """A table whose headings sort it, below its caption.
 
-    `name` is what screen readers announce; `labels` are what a filter shows and hides rows by;
-    the rows with the numbers in `grey` stand back.
-    A column of numbers, each with what to sort it by, stands at the right.
+    Its title is what screen readers announce; `labels` are what a filter shows and hides rows by;
+    the rows with the numbers in `grey` stand back. Columns of numbers stand at the right.
     """
-    numeric = {
-        place
-        for place in range(1, len(heading))
-        if rows and all(isinstance(row[place], tuple) for row in rows)
-    }
+    kinds = ["number" if shown.is_numeric(n) else "text" for n in range(len(shown.columns))]
 
-    def head(place: int, text: str) -> Html:
-        kind = "number" if place in numeric else "text"
+    def head(kind: str, name: str) -> Html:
+        # A long name of a row may go on in the next line where its head begins.
+        text = Html(join([name]).replace("+", "<wbr>+"))
         if not sortable:
             return tag("th", text, scope="col", class_=kind)
         button = tag("button", text, type="button", class_="sort")
         return tag("th", button, scope="col", class_=kind, aria_sort="none")
 
-    def cell(place: int, content: Cell) -> Html:
-        text, key = content if isinstance(content, tuple) else (content, None)
-        kind = "number" if place in numeric else "text"
-        if len(re.sub("<[^>]*>", "", text)) > LONG:
-            kind += " long"
-        if place == 0:
-            return tag("th", text, scope="row", class_=kind, data_sort=key)
-        return tag("td", text, class_=kind, data_sort=key)
-
     body = [
         tag(
             "tr",
-            *(cell(place, content) for place, content in enumerate(row)),
+            *(
+                _cell(content, kind, first=place == 0)
+                for place, (content, kind) in enumerate(zip(row, kinds, strict=True))
+            ),
             data_label=labels[number] if labels else None,
             class_="grey" if number in grey else None,
         )
-        for number, row in enumerate(rows)
+        for number, row in enumerate(shown.rows)
     ]
+    headings = [head(kind, one.name) for kind, one in zip(kinds, shown.columns, strict=True)]
     inner = tag(
         "table",
-        tag("caption", name, class_="unseen"),
-        tag("thead", tag("tr", *(head(place, text) for place, text in enumerate(heading)))),
+        tag("caption", shown.title, class_="unseen"),
+        tag("thead", tag("tr", *headings)),
         tag("tbody", *body),
         class_="sortable" if sortable else None,
     )
-    frame = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=name)
+    frame = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=shown.title)
     # Above the frame and not in it: a wide table would carry its note out of sight.
-    return join([tag("p", note, class_="note"), frame]) if note else frame
+    return join([tag("p", shown.caption, class_="note"), frame]) if shown.caption else frame
 
 
-def number(value: float | None, digits: int = 2) -> tuple[str, float]:
-    """A number as a cell; what is unknown sorts below everything."""
-    return ("-", float("-inf")) if value is None else (f"{value:,.{digits}f}", value)
+def _cell(content: Cell, kind: str, *, first: bool) -> Html:
+    """A cell; what stands beside a number in brackets goes below it."""
+    if isinstance(content, str):
+        text, key = content, None
+        kind += " long" if len(content) > LONG else ""
+    else:
+        mark, key = {1: "b", 2: "u"}.get(content.mark), sort_key(content)
+        text = tag(mark, content.text) if mark else content.text
+        if content.in_brackets:
+            text = join([text, Html("<br>"), tag("small", content.in_brackets)])
+    name, scope = ("th", "row") if first else ("td", None)
+    return tag(name, text, scope=scope, class_=kind, data_sort=key)
+
+
+def sort_key(number: Number) -> float:
+    """What a number is sorted by; one that is unknown sorts below everything."""
+    return float("-inf") if number.value is None else number.value

@@ -11,7 +11,7 @@ from repper.report.subject import Subject
 from repper.runs.comparison import CONFIDENCE
 from repper.runs.row import Row
 from repper.runs.run_folder import PARTITION
-from repper.text_table import figure
+from repper.table import figure
 
 Gain = tuple[float | None, float | None, float | None]
 """What the best row has more than another in the mean, and the two ends of the interval."""
@@ -29,7 +29,7 @@ def opening(subject: Subject) -> str:
     lines = comparison.lines if comparison else ()
     known = {line.row: line.accuracy for line in lines if line.accuracy is not None}
     if comparison is None or len(known) < 2:
-        [name] = known or list(subject.rows)[:1]
+        [name] = known or subject.names[:1]
         mean, worst = (subject.first.accuracy[key] for key in ("mean", "worst_tenth"))
         return (
             f"{where}: {name} has {figure(mean)} % in the mean over clients, and {figure(worst)} % "

@@ -9,20 +9,19 @@ from functools import cache, partial
 import numpy as np
 
 from repper.config import OPTIONS
-from repper.embedding import GROUPS, MEANING, PARTING, embedding_of, encoder_label
+from repper.embedding import MEANING, PARTING, embedding_of, encoder_label
 from repper.errors import RepperError
-from repper.evaluate import Counts
+from repper.evaluate import Counts, table_of
 from repper.palette import looks
 from repper.report import charts
-from repper.report.html import Cell, Html, join, number, table, tag
+from repper.report.html import Html, join, table, tag
 from repper.report.opening import opening
 from repper.report.subject import Subject
 from repper.runs.attacked import said_of
 from repper.runs.build import load_data
 from repper.runs.comparison import over_rounds
-from repper.runs.row import Row, split_name
 from repper.runs.run import Run
-from repper.text_table import figure, gain_text
+from repper.table import Cell, Number, Table, count, figure, heading_of
 
 MOST_CLIENTS = 60
 """A heat map or a drawing of more clients would not be readable."""
@@ -50,7 +49,7 @@ def section(subject: Subject, anchor: str, tsne: bool) -> Html:
 def _settings(subject: Subject) -> Iterator[Html]:
     """How to run it again, and every setting, those at their defaults greyed."""
     yield tag("h3", "Command and settings")
-    config, rows = subject.first.config, ", ".join(subject.rows)
+    config, rows = subject.first.config, ", ".join(subject.names)
     if config.rounds:
         how = (
             f"{config.rounds} rounds of {config.epochs} local epochs, {config.participation:.0%} "
@@ -67,8 +66,7 @@ def _settings(subject: Subject) -> Iterator[Html]:
     )
     if subject.comparison is None and (said := said_of(subject.first.result)):
         yield tag("p", said)
-    yield tag("p", "To run it again:", class_="note")
-    yield tag("pre", tag("code", subject.command))
+    yield again(subject.command)
     listed, usual = list[tuple[str, str, str]](), list[int]()
     for name, option in OPTIONS.items():
         if values := _values(subject, name):
@@ -76,11 +74,17 @@ def _settings(subject: Subject) -> Iterator[Html]:
                 usual.append(len(listed))
             here = ", ".join(map(_shown, values))
             listed.append((option.key, here, _shown(option.default)))
-    heading = ["setting", "here", "default"]
-    every = table("Settings", heading, listed, sortable=False, grey=usual)
+    found = Table.of(["setting", "here", "default"], listed, "Settings")
+    every = table(found, sortable=False, grey=usual)
     changed = len(listed) - len(usual)
     title = f"All {len(listed)} settings; those at their defaults are grey ({changed} are not)"
     yield tag("details", tag("summary", title), every, open=True)
+
+
+def again(command: str) -> Html:
+    """The command that makes the same again."""
+    label = tag("p", "To run it again:", class_="note")
+    return join([label, tag("pre", tag("code", command))])
 
 
 def _shown(value: object) -> str:
@@ -101,67 +105,32 @@ def _results(subject: Subject) -> Iterator[Html]:
     if subject.comparison is None:
         yield from _one_result(subject.first)
         return
-    comparison = subject.comparison
-    ranks = comparison.ranks()
-    several = len(comparison.seeds) > 1
     boxes = [
         tag("label", tag("input", type="checkbox", value=name, checked=True), f" {name}")
-        for name in subject.rows
+        for name in subject.names
     ]
     said = tag("output", class_="unseen")
     if len(boxes) > 1:
         yield tag("fieldset", tag("legend", "Show"), *boxes, said, class_="filter")
-    heading = [
-        "row", "accuracy", *(["±"] if several else []), "over clients", "frequent classes",
-        "tail classes", "worst tenth", f"minus {comparison.reference}",
-    ]  # fmt: skip
-    rows: list[list[Cell]] = []
-    for line in comparison.lines:
-        accuracy = number(line.accuracy)
-        if mark := {1: "b", 2: "u"}.get(ranks.get(line.row, 0)):
-            accuracy = (tag(mark, accuracy[0]), accuracy[1])
-        rows.append(
-            [
-                line.row, accuracy, *([number(line.deviation)] if several else []),
-                number(line.spread),
-                number(line.head_classes), number(line.tail_classes), number(line.worst_tenth),
-                number(None) if line.difference is None
-                else (gain_text(line.difference, line.low, line.high), line.difference),
-            ]
-        )  # fmt: skip
-    yield table("Results", heading, rows, note=comparison.caption(), labels=list(subject.rows))
+    found = replace(subject.comparison.table(costs=False), title="Results")
+    yield table(found, labels=subject.names)
 
 
 def _one_result(run: Run) -> Iterator[Html]:
     accuracy = run.accuracy
-    shown = [
-        ("mean", "mean over clients"), ("worst_tenth", "worst tenth of clients"),
-        ("balanced", "balanced over classes"), ("head_classes", "frequent classes"),
-        ("tail_classes", "tail classes"),
-    ]  # fmt: skip
+    shown = {
+        "mean": "mean over clients", "worst_tenth": "worst tenth of clients",
+        "balanced": "balanced over classes", "head_classes": heading_of("head_classes"),
+        "tail_classes": heading_of("tail_classes"),
+    }  # fmt: skip
     cards = [
-        tag("li", tag("b", f"{figure(accuracy[name])}"), tag("span", f"{text}, %"))
-        for name, text in shown
+        tag("li", tag("b", figure(accuracy[name])), tag("span", f"{text}, %"))
+        for name, text in shown.items()
     ]
     yield tag("ul", *cards, class_="cards")
-    names = _client_names(run)
-    rows: list[list[Cell]] = [
-        [
-            (names[s.client], float(s.client)),
-            s.personalize,
-            number(int(s.train.sum()), 0),
-            number(int(np.count_nonzero(s.train)), 0),
-            number(int(s.tested.sum()), 0),
-            number(s.accuracy), number(s.balanced), number(s.head_classes), number(s.tail_classes),
-        ]
-        for s in run.scores()
-    ]  # fmt: skip
-    heading = [
-        "client", "head", "train", "classes", "test", "accuracy", "balanced", "frequent classes",
-        "tail classes",
-    ]  # fmt: skip
-    listed = table("Every client", heading, rows, note="Accuracy in %")
-    yield tag("details", tag("summary", "Every client"), listed, open=len(rows) <= 30)
+    found = table_of(run.scores(), run.client_names(), "Every client")
+    every = table(replace(found, caption="Accuracy in %"))
+    yield tag("details", tag("summary", found.title), every, open=len(found.rows) <= 30)
 
 
 def _client_names(run: Run) -> list[str]:
@@ -170,24 +139,24 @@ def _client_names(run: Run) -> list[str]:
 
 def _over_rounds(subject: Subject) -> Iterator[Html]:
     """Curves of what was measured on the way: accuracy, k-NN, loss."""
-    drawn, of_rows = [], looks(subject.rows)
-    of_methods = looks(dict.fromkeys(name.partition("+")[0] for name in subject.rows))
+    drawn, of_rows = [], looks(subject.names)
+    of_methods = looks(dict.fromkeys(row.label for row in subject.rows))
     for key, title, unit in (
         ("accuracy", "Accuracy over rounds", "accuracy, %"),
         ("knn", "k-NN accuracy of the shared encoder over rounds", "accuracy, %"),
         ("loss", "Training loss over rounds", "loss"),
     ):
         series: list[charts.Series] = []
-        for name, runs in subject.rows.items():
+        for row, runs in subject.rows.items():
             points = over_rounds(runs, key)
             # Rows of one training have the same curve of everything but accuracy.
-            label = name.partition("+")[0] if key != "accuracy" else name
+            label = row.label if key != "accuracy" else row.name
             if len(points) > 1 and label not in {one.name for one in series}:
                 y = [float(np.mean(values)) for values in points.values()]
                 deviation = [
                     float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in points.values()
                 ]
-                look = of_rows[name] if key == "accuracy" else of_methods[label]
+                look = of_rows[label] if key == "accuracy" else of_methods[label]
                 series.append(charts.Series(label, look, list(points), y, deviation))
         if series:
             drawn.append(charts.lines(title, "round", unit, series))
@@ -206,11 +175,12 @@ def _over_rounds(subject: Subject) -> Iterator[Html]:
 
 def _over_epochs(subject: Subject) -> Iterator[Html]:
     """How heads learned, where that was kept."""
-    series = []
-    for (name, runs), look in zip(subject.rows.items(), looks(subject.rows).values(), strict=True):
+    series, of_rows = [], looks(subject.names)
+    for row, runs in subject.rows.items():
         means = {e: mean for e, mean in runs[0].mean_curve().items() if mean is not None}
         if len(means) > 1:
-            series.append(charts.Series(name, look, list(means), list(means.values())))
+            x, y = list(means), list(means.values())
+            series.append(charts.Series(row.name, of_rows[row.name], x, y))
     if series:
         yield tag("h3", "Over epochs of the heads")
         title = "Mean accuracy of the clients over epochs of their heads"
@@ -221,14 +191,14 @@ def _over_epochs(subject: Subject) -> Iterator[Html]:
 
 def _distribution(subject: Subject) -> Iterator[Html]:
     groups = {
-        name: [s.accuracy for run in runs for s in run.scores() if s.accuracy is not None]
-        for name, runs in subject.rows.items()
+        row.name: [s.accuracy for run in runs for s in run.scores() if s.accuracy is not None]
+        for row, runs in subject.rows.items()
     }
     groups = {name: values for name, values in groups.items() if values}
     if groups:
         yield tag("h3", "Over clients")
         title = "Accuracy of every client; the line is their mean"
-        yield charts.strips(title, "accuracy, %", groups, looks(subject.rows))
+        yield charts.strips(title, "accuracy, %", groups, looks(subject.names))
 
 
 def _classes(subject: Subject) -> Iterator[Html]:
@@ -243,7 +213,7 @@ def _classes(subject: Subject) -> Iterator[Html]:
         title = "Accuracy per client and class, %; empty where a client has no test image"
         title += _first_of(tested) + (", first seed" if len(subject.seeds) > 1 else "")
     else:
-        rows = list(subject.rows)
+        rows = subject.names
         values = np.array([_mean_by_class(runs) for runs in subject.rows.values()])
         title = "Accuracy per class over all clients, %"
     if len(values):
@@ -285,19 +255,18 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     rows: list[list[Cell]] = []
     # A page is made without the network, whatever the run was allowed to do.
     load = cache(partial(load_data, replace(subject.first.config, download=False)))
-    for name, runs in subject.rows.items():
-        if (training := Row.named(name).training) in seen:
+    for row, runs in subject.rows.items():
+        if row.training in seen:
             continue
-        seen.add(training)
-        label = encoder_label(name.removesuffix(f"+{split_name(name)[2]}"), runs[0])
+        seen.add(row.training)
+        label = encoder_label(row.label, runs[0])
         try:
             found = embedding_of(runs[0], load)
         except RepperError as error:
             yield tag("p", f"{label} is not drawn: {error}", class_="note")
             continue
         drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
-        silhouettes = [number(value, 3) for value in found.parting.silhouette]
-        rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
+        rows.append([label, *found.parting.cells()])
         if found.clients < runs[0].result["clients"]:
             notes[1:] = [f"Of {found.clients} clients, which were drawn."]
     if not drawn:
@@ -310,26 +279,21 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         class_="note",
     )
     yield tag("div", *drawn, class_="side")
-    heading = ["encoder", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]
-    yield table("How well the features part the classes", heading, rows, note=" ".join(notes))
+    title = "How well the features part the classes"
+    yield table(Table.of(["encoder", *PARTING], rows, title, " ".join(notes)))
 
 
 def _costs(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "Cost")
     rows: list[list[Cell]] = []
-    for name, runs in subject.rows.items():
-        result = runs[0].result
-        cost, seconds = result["cost"], result["seconds"]
-        rows.append(
-            [
-                name, number(seconds["crl"], 1), number(seconds["pcl"], 1),
-                number(cost["images"], 0), number(cost["bytes_up"] / 1e6, 1),
-                number(cost["bytes_down"] / 1e6, 1),
-            ]
-        )  # fmt: skip
+    for row, runs in subject.rows.items():
+        cost, seconds = runs[0].result["cost"], runs[0].result["seconds"]
+        in_tenths = seconds["crl"], seconds["pcl"], cost["bytes_up"] / 1e6, cost["bytes_down"] / 1e6
+        shown = [Number(value, "{:,.1f}") for value in in_tenths]
+        rows.append([row.name, *shown[:2], count(cost["images"]), *shown[2:]])
     heading = ["row", "stage 1, s", "stage 2, s", "views trained on", "MB up", "MB down"]
-    note = "One seed, all clients together"
-    yield table("Cost", heading, rows, note=note, labels=list(subject.rows))
+    found = Table.of(heading, rows, "Cost", "One seed, all clients together")
+    yield table(found, labels=subject.names)
 
 
 def _environment(subject: Subject) -> Iterator[Html]:
@@ -350,7 +314,7 @@ def _environment(subject: Subject) -> Iterator[Html]:
 
 
 def _digests(subject: Subject) -> Iterator[Html]:
-    for name, runs in subject.rows.items():
+    for row, runs in subject.rows.items():
         result = runs[0].result
-        yield tag("div", f"{name}: encoder {result['encoder_digest'][:16]}, ",
+        yield tag("div", f"{row.name}: encoder {result['encoder_digest'][:16]}, ",
                   f"heads {result['heads_digest'][:16]}")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a report is about: runs by row, read from a run, a comparison or a reproduction."""
+"""What a report is about: runs by row, read from a run, a comparison or a sweep."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from repper.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Config
 from repper.config_file import read_config
 from repper.documents import read_json
 from repper.errors import RepperError
-from repper.paper.reproduction import SETTINGS as REPRODUCTION
-from repper.paper.reproduction import Reproduction
 from repper.partition import KINDS
 from repper.runs.compare import SETTINGS as COMPARISON
 from repper.runs.comparison import TABLE, Comparison
+from repper.runs.row import Row
 from repper.runs.run import Run
 from repper.runs.run_folder import CONFIG, PARTITION, read_manifest, read_run_config
 from repper.runs.sweep import SWEEP
@@ -30,7 +29,7 @@ class Subject:
     """Runs that are shown together: by row, one per seed. A single run is a row of its own."""
 
     title: str
-    rows: dict[str, list[Run]]
+    rows: dict[Row, list[Run]]
     comparison: Comparison | None
     command: str
 
@@ -39,45 +38,38 @@ class Subject:
         return next(iter(self.rows.values()))[0]
 
     @property
+    def names(self) -> list[str]:
+        """Those of its rows."""
+        return [row.name for row in self.rows]
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         return self.comparison.seeds if self.comparison else (self.first.config.seed,)
 
 
-def subjects_of(folder: Path) -> tuple[list[Subject], Reproduction | None]:
-    """What a folder holds; the reproduction too, if it is one."""
-    if (folder / REPRODUCTION).is_file():
-        found = Reproduction.open(folder)
-        shown = [
-            subject
-            for result in found.panels
-            if result.comparison
-            for subject in [_comparison(result.comparison.folder, result.panel.name)]
-        ]
-        return shown, found
+def subjects_of(folder: Path) -> list[Subject]:
+    """What a folder holds: a run, a comparison, or those of a sweep."""
+    name = folder.resolve().name
     if (folder / f"{SWEEP}.json").is_file():
-        kept = read_json(folder / f"{SWEEP}.json")
-        shown = [_comparison(folder / name, name.replace("=", " ")) for name in kept["folders"]]
-        return shown, None
+        inside = read_json(folder / f"{SWEEP}.json")["folders"]
+        return [subject_of_comparison(folder / one, one.replace("=", " ")) for one in inside]
     if (folder / COMPARISON).is_file():
-        return [_comparison(folder, folder.resolve().name)], None
+        return [subject_of_comparison(folder, name)]
     if (folder / CONFIG).is_file():
         run = Run(folder)
         _ = run.result  # a run that is not finished is refused
-        name = f"{run.result['method']}+{run.result['personalize']}"
-        command = command_of("run", run.config, folder)
-        return [Subject(folder.resolve().name, {name: [run]}, None, command)], None
-    raise RepperError(
-        f"{folder} holds no run, comparison or reproduction: give the folder that was --out"
-    )
+        row = Row.named(f"{run.result['method']}+{run.result['personalize']}")
+        return [Subject(name, {row: [run]}, None, command_of("run", run.config, folder))]
+    raise RepperError(f"{folder} holds no results: give a folder that was --out")
 
 
-def _comparison(folder: Path, title: str) -> Subject:
+def subject_of_comparison(folder: Path, title: str) -> Subject:
     if not (folder / f"{TABLE}.json").is_file():
         raise RepperError(f"no run of the comparison in {folder} is finished yet")
     comparison = Comparison.open(folder)
-    rows = comparison.runs()
-    if missing := [name for name, runs in rows.items() if not all(run.finished for run in runs)]:
-        raise RepperError(f"{folder} lacks the runs of {missing[0]}, which its table names")
+    rows = {Row.named(name): runs for name, runs in comparison.runs().items()}
+    if missing := [row for row, runs in rows.items() if not all(run.finished for run in runs)]:
+        raise RepperError(f"{folder} lacks the runs of {missing[0].name}, which its table names")
     extra = "--methods " + quote(",".join(comparison.asked_rows))
     if comparison.asked_seeds > 1:
         extra += f" --seeds {comparison.asked_seeds}"

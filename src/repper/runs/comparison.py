@@ -17,7 +17,7 @@ from repper.evaluate import mean_of
 from repper.runs.build import build_stages
 from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
+from repper.table import Cell, Column, Number, Table, count, csv_text, gain, places
 
 TABLE = "table"
 OVER_ROUNDS = "rounds.csv"
@@ -118,12 +118,6 @@ class Comparison:
         except (KeyError, TypeError) as error:
             raise RepperError(f"{path} is not the table of a comparison") from error
 
-    def ranks(self) -> dict[str, int]:
-        """The best row (1) and the second (2) by accuracy; rows of equal accuracy share a rank."""
-        known = sorted({line.accuracy for line in self.lines if line.accuracy is not None})
-        places = {accuracy: place for place, accuracy in enumerate(reversed(known), start=1)}
-        return {line.row: places[line.accuracy] for line in self.lines if line.accuracy is not None}
-
     def runs(self) -> dict[str, list[Run]]:
         """The runs of every row, one per seed."""
         return {
@@ -150,10 +144,13 @@ class Comparison:
         }
 
     def write(self) -> None:
-        """Write the table as JSON, CSV and Markdown into the comparison's folder."""
-        rows = [asdict(line) for line in self.lines]
-        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-        texts = {f"{TABLE}.csv": csv_text(lines), f"{TABLE}.md": self.markdown()}
+        """Write the table as JSON, CSV, Markdown and LaTeX into the comparison's folder."""
+        table = self.table()
+        texts = {
+            f"{TABLE}.csv": table.csv(),
+            f"{TABLE}.md": self.markdown(),
+            f"{TABLE}.tex": table.latex(),
+        }
         on_the_way = [
             [number, row, seed, accuracy]
             for row, runs in self.runs().items()
@@ -165,70 +162,70 @@ class Comparison:
             texts[OVER_ROUNDS] = csv_text([heading, *on_the_way])
         write_covered(self.folder / f"{TABLE}.json", self.as_dict(), texts)
 
-    def cells_over_rounds(self) -> Cells:
+    def table(self, *, costs: bool = True) -> Table:
+        """A line per row: accuracy, the difference to the reference, and what it has cost."""
+        ranks = places(line.accuracy for line in self.lines)
+        tuned = any(line.tries is not None for line in self.lines)
+        attacked = any(line.backdoor is not None for line in self.lines)
+        columns: list[str | Column] = [
+            "row", "accuracy", "over clients", "frequent classes", "tail classes", "worst tenth",
+            Column(f"minus {self.reference}", "difference"),
+            *(["images", "MB up", "MB down", "seconds"] if costs else []),
+            *(["tries"] if tuned else []), *(["backdoor"] if attacked else []),
+        ]  # fmt: skip
+        rows: list[list[Cell]] = []
+        for line in self.lines:
+            row: list[Cell] = [
+                line.row,
+                Number(line.accuracy, deviation=line.deviation, rank=ranks.get(line.accuracy)),
+                Number(line.spread, "± {:.2f}"),
+                *map(Number, (line.head_classes, line.tail_classes, line.worst_tenth)),
+                gain(line.difference, line.low, line.high),
+            ]
+            if costs:
+                row += [
+                    count(line.images), Number(line.bytes_up / 1e6, "{:,.1f}"),
+                    Number(line.bytes_down / 1e6, "{:,.1f}"), count(line.seconds),
+                ]  # fmt: skip
+            row += [count(line.tries)] if tuned else []
+            row += [Number(line.backdoor)] if attacked else []
+            rows.append(row)
+        return Table.of(columns, rows, caption=self.caption(costs=costs))
+
+    def table_over_rounds(self) -> Table | None:
         """Accuracy after rounds, where runs measured it on the way, and the reference's lead."""
         found = {row: over_rounds(runs, "accuracy") for row, runs in self.runs().items()}
         found = {row: values for row, values in found.items() if values}
-        table = [["round", *found]]
+        rows: list[list[Cell]] = []
         for number in sorted({number for values in found.values() for number in values}):
-            line = [str(number)]
+            line: list[Cell] = [count(number)]
             reference = found.get(self.reference, {}).get(number)
             for row, values in found.items():
-                own = values.get(number)
-                text = figure(float(np.mean(own))) if own else "-"
-                if own and len(own) > 1:
-                    text += f" ± {np.std(own, ddof=1):.2f}"
+                own, gains = values.get(number), list[float]()
                 if own and reference and row != self.reference:
                     gains = [a - b for a, b in zip(own, reference, strict=True)]
-                    text += f" ({gain_text(*interval(gains))})"
-                line.append(text)
-            table.append(line)
-        return table if len(table) > 1 else []
-
-    def cells(self, best: str = "{}", second: str = "{}") -> Cells:
-        """The table as text, heading first; `best` and `second` mark the accuracies of those."""
-        marks = {1: best, 2: second}
-        ranks = self.ranks()
-        heading = [
-            "row", "accuracy", "over clients", "frequent classes", "tail classes", "worst tenth",
-            f"minus {self.reference}", "images", "MB up", "MB down", "seconds",
-        ]  # fmt: skip
-        tuned = any(line.tries is not None for line in self.lines)
-        attacked = any(line.backdoor is not None for line in self.lines)
-        heading += ["tries"] * tuned + ["backdoor"] * attacked
-        table = [heading]
-        for line in self.lines:
-            deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
-            accuracy = figure(line.accuracy) + deviation
-            table.append(
-                [
-                    line.row,
-                    marks.get(ranks.get(line.row, 0), "{}").format(accuracy),
-                    f"± {figure(line.spread)}",
-                    figure(line.head_classes),
-                    figure(line.tail_classes),
-                    figure(line.worst_tenth),
-                    gain_text(line.difference, line.low, line.high),
-                    f"{line.images:,.0f}",
-                    f"{line.bytes_up / 1e6:,.1f}",
-                    f"{line.bytes_down / 1e6:,.1f}",
-                    f"{line.seconds:,.0f}",
-                    *([str(line.tries or "-")] if tuned else []),
-                    *([figure(line.backdoor)] if attacked else []),
-                ]
-            )
-        return table
+                line.append(
+                    Number(
+                        float(np.mean(own)) if own else None,
+                        deviation=float(np.std(own, ddof=1)) if own and len(own) > 1 else None,
+                        beside=(gain(*interval(gains)),) if gains else (),
+                    )
+                )
+            rows.append(line)
+        if not rows:
+            return None
+        about = (
+            f"Accuracy after rounds; in brackets the difference to {self.reference}, with its "
+            f"{CONFIDENCE:.0%} interval over seeds where there are several."
+        )
+        columns = [Column(row, beside=("difference",)) for row in found]
+        return Table.of(["round", *columns], rows, caption=about + self._about_rounds())
 
     def markdown(self) -> str:
-        table = markdown_table(self.cells("**{}**", "<u>{}</u>"), right=True)
-        parts = [table, self.caption()]
-        if on_the_way := self.cells_over_rounds():
-            parts += [
-                f"Accuracy after rounds; in brackets the difference to {self.reference}, with its "
-                f"{CONFIDENCE:.0%} interval over seeds where there are several."
-                + self._about_rounds(),
-                markdown_table(on_the_way, right=True),
-            ]
+        table, over = self.table(), self.table_over_rounds()
+        parts = [table.markdown(), table.caption]
+        if over:
+            parts += [over.caption, over.markdown()]
         return "\n\n".join(parts) + "\n"
 
     def _about_rounds(self) -> str:
@@ -240,7 +237,7 @@ class Comparison:
             "stands for."
         )
 
-    def caption(self) -> str:
+    def caption(self, *, costs: bool = True) -> str:
         many = len(self.seeds) > 1
         seeds = f"mean ± sample deviation of {len(self.seeds)} seeds" if many else "one seed"
         over = "over seeds" if many else "over clients, not counting seed-to-seed variation"
@@ -250,9 +247,9 @@ class Comparison:
             f"{seeds}; best bold, second underlined. 'Over clients' is their population deviation; "
             f"frequent and tail classes are those of which a client has more and fewer images than "
             f"of its median class; worst tenth: mean accuracy of the worst 10 % of clients. The "
-            f"difference is paired, client by client, with its {CONFIDENCE:.0%} interval {over}. "
-            f"Costs are of one seed, images and bytes of stage 1."
+            f"difference is paired, client by client, with its {CONFIDENCE:.0%} interval {over}."
         )
+        about += " Costs are of one seed, images and bytes of stage 1." if costs else ""
         return unfinished + about + self._about_tries() + self._about_attacks()
 
     def _about_tries(self) -> str:

@@ -49,10 +49,11 @@ class Row:
     @property
     def name(self) -> str:
         """As `--methods` takes it; of the user's own things, with the names of their classes."""
-        method, last = (
-            text.rpartition(":")[2] if is_reference(text) else text
-            for text in (self.method, self.personalize)
-        )
+        return f"{self.label}+{_class_name(self.personalize)}"
+
+    @property
+    def label(self) -> str:
+        """The method and the settings it has for itself, without what clients do last."""
         given = []
         if self.value is not None:
             options = options_of(type(self.value))
@@ -60,7 +61,7 @@ class Row:
             given = [(n, v) for n, v in found.items() if v != options[n].default]
         given += self.settings
         own = " ".join(f"{name.replace('_', '-')}={_text(value)}" for name, value in given)
-        return f"{method}[{own}]+{last}" if own else f"{method}+{last}"
+        return _class_name(self.method) + (f"[{own}]" if own else "")
 
     @classmethod
     def named(cls, name: str) -> Row:
@@ -112,6 +113,11 @@ class Row:
                     f"{self.name} does not use {OPTIONS[name].key}, which is for "
                     f"{', '.join(OPTIONS[name].owners)}"
                 )
+
+
+def _class_name(text: str) -> str:
+    """The name of a thing of ours, or that of the class of one's own."""
+    return text.rpartition(":")[2] if is_reference(text) else text
 
 
 def folder_name(text: str) -> str:

@@ -22,7 +22,7 @@ from repper.runs.plan import plan
 from repper.runs.row import Row, folder_name
 from repper.runs.tune import Tuning
 from repper.runs.work import CellStarted, Work, WorkLeft, trainings_of
-from repper.text_table import Cells, csv_text, figure, gain_text, markdown_table
+from repper.table import Column, Number, Table, gain, places
 
 SWEEP = "sweep"
 
@@ -35,41 +35,40 @@ class Sweep:
     setting: str
     found: Mapping[Any, Comparison]
 
-    def cells(self, best: str = "{}") -> Cells:
-        """Accuracy of every row (without what it chose) at every value; `best` marks the first."""
+    def table(self) -> Table:
+        """Accuracy of every row (without what it chose) at every value."""
         key = OPTIONS[self.setting].key
-        table = [["row", *(f"{key} {value}" for value in self.found)]]
-        columns = [self._column(found, best) for found in self.found.values()]
-        for place, name in enumerate(self._rows()):
-            table.append([name, *(column[place] for column in columns)])
-        return table
+        values = [Column(f"{key} {value}", beside=("difference",)) for value in self.found]
+        cells = [self._column(found) for found in self.found.values()]
+        rows = zip(self._rows(), *cells, strict=True)
+        return Table.of(["row", *values], rows, caption=self._caption())
 
     def _rows(self) -> list[str]:
         """The rows as they were asked for: what each chose may differ from value to value."""
         return [line.asked for line in next(iter(self.found.values())).lines]
 
-    def _column(self, found: Comparison, best: str) -> list[str]:
-        ranks, column = found.ranks(), []
+    def _column(self, found: Comparison) -> list[Number]:
+        ranks, column = places(line.accuracy for line in found.lines), []
         for line in found.lines:
-            deviation = f" ± {line.deviation:.2f}" if line.deviation is not None else ""
-            text = figure(line.accuracy) + deviation
-            text = best.format(text) if ranks.get(line.row) == 1 else text
-            if line.difference is not None:
-                text += f" ({gain_text(line.difference, line.low, line.high)})"
-            column.append(text)
+            more = gain(line.difference, line.low, line.high)
+            column.append(
+                Number(
+                    line.accuracy,
+                    deviation=line.deviation,
+                    rank=ranks.get(line.accuracy),
+                    beside=() if line.difference is None else (more,),
+                )
+            )
         return column
 
-    def caption(self) -> str:
+    def _caption(self) -> str:
         first = next(iter(self.found.values()))
         to = next(line.asked for line in first.lines if line.row == first.reference)
         return (
-            f"Accuracy in %, mean over clients; best of a column bold; in brackets the paired "
-            f"difference to {to} with its 95 % interval. Every column is a comparison of its own, "
-            f"with its table in its folder."
+            f"Accuracy in %, mean over clients; of each column the best bold, the second "
+            f"underlined; in brackets the paired difference to {to} with its 95 % interval. Every "
+            f"column is a comparison of its own, with its table in its folder."
         )
-
-    def markdown(self) -> str:
-        return f"{markdown_table(self.cells('**{}**'), right=True)}\n\n{self.caption()}\n"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -80,7 +79,12 @@ class Sweep:
         }
 
     def write(self) -> None:
-        texts = {f"{SWEEP}.md": self.markdown(), f"{SWEEP}.csv": csv_text(self.cells())}
+        table = self.table()
+        texts = {
+            f"{SWEEP}.md": f"{table.markdown()}\n\n{table.caption}\n",
+            f"{SWEEP}.csv": table.csv(),
+            f"{SWEEP}.tex": table.latex(),
+        }
         write_covered(self.folder / f"{SWEEP}.json", self.as_dict(), texts)
 
 

@@ -1,0 +1,25 @@
+"""What a report shows that was made elsewhere: tables and pictures, before the runs behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from repper.report.subject import Subject
+from repper.table import Table
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Notes, tables and pictures, each picture a caption and a file, and the runs behind them.
+
+    `name` is that of its folder, `command` makes it again.
+    """
+
+    name: str
+    title: str
+    command: str
+    notes: tuple[str, ...]
+    tables: tuple[Table, ...]
+    pictures: tuple[tuple[str, Path], ...]
+    subjects: tuple[Subject, ...]
