@@ -281,7 +281,7 @@ def _holdings(subject: Subject) -> Iterator[Html]:
 
 def _embeddings(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "What the encoders see")
-    drawn, seen, notes = list[Html](), set[object](), [MEANING]
+    drawn, seen, notes, labels = list[Html](), set[object](), [MEANING], list[str]()
     rows: list[list[Cell]] = []
     # A page is made without the network, whatever the run was allowed to do.
     load = cache(partial(load_data, replace(subject.first.config, download=False)))
@@ -289,13 +289,16 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         if (training := Row.named(name).training) in seen:
             continue
         seen.add(training)
-        label = encoder_label(name.removesuffix(f"+{split_name(name)[2]}"), runs[0])
+        trained = name.removesuffix(f"+{split_name(name)[2]}")
+        label = encoder_label(trained, runs[0])
         try:
             found = embedding_of(runs[0], load)
         except RepperError as error:
             yield tag("p", f"{label} is not drawn: {error}", class_="note")
             continue
-        drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
+        classes = subject.first.classes
+        drawn.append(charts.scatter(label, found.points, found.labels, classes, trained))
+        labels.append(trained)
         silhouettes = [number(value, 3) for value in found.parting.silhouette]
         rows.append([label, *silhouettes, *map(number, found.parting.nearest)])
         if found.clients < runs[0].result["clients"]:
@@ -311,23 +314,22 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     )
     yield tag("div", *drawn, class_="side")
     heading = ["encoder", *(f"{what}, {of}" for what in PARTING for of in GROUPS)]
-    yield table("How well the features part the classes", heading, rows, note=" ".join(notes))
+    title = "How well the features part the classes"
+    yield table(title, heading, rows, note=" ".join(notes), labels=labels)
 
 
 def _costs(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "Cost")
     rows: list[list[Cell]] = []
     for name, runs in subject.rows.items():
-        result = runs[0].result
-        cost, seconds = result["cost"], result["seconds"]
+        cost = runs[0].result["cost"]
         rows.append(
             [
-                name, number(seconds["crl"], 1), number(seconds["pcl"], 1),
-                number(cost["images"], 0), number(cost["bytes_up"] / 1e6, 1),
+                name, number(cost["images"], 0), number(cost["bytes_up"] / 1e6, 1),
                 number(cost["bytes_down"] / 1e6, 1),
             ]
         )  # fmt: skip
-    heading = ["row", "stage 1, s", "stage 2, s", "views trained on", "MB up", "MB down"]
+    heading = ["row", "views trained on", "MB up", "MB down"]
     note = "One seed, all clients together"
     yield table("Cost", heading, rows, note=note, labels=list(subject.rows))
 
