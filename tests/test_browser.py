@@ -32,7 +32,7 @@ def browser():
 @pytest.fixture(scope="module")
 def address(reported, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_report([reported / "run", reported / "both"], path, tsne=False)
+    write_report([reported / "run", reported / "both"], path)
     return path.as_uri()
 
 
@@ -98,6 +98,9 @@ def test_a_filter_hides_and_shows_rows(opened):
     rows = page.locator("tr[data-label='fedavg+keep']")
     strip = page.locator("g[data-label='fedavg+keep']").first
     curve = page.locator("g[data-label='fedavg']").first
+    key = page.locator(".legend li[data-label='fedavg']").first
+    picture, numbers = (page.locator(f"{e}[data-label='fedavg']") for e in ("figure", "tr"))
+    assert picture.count() == numbers.count() == 1  # t-SNE, and how well features part classes
     assert rows.count() == 2  # of results, and of costs
     box, other = (
         page.get_by_role("checkbox", name=name) for name in ("fedavg+keep", "fedavg+finetune")
@@ -109,11 +112,14 @@ def test_a_filter_hides_and_shows_rows(opened):
     assert curve.is_visible()  # another row of the same training is shown
     assert page.locator("tr[data-label='repper+linear']").first.is_visible()
     assert page.locator("fieldset output").inner_text() == "2 of 3 are shown"
+    of_training = (curve, key, picture, numbers)
+    assert all(part.is_visible() for part in of_training)
     other.uncheck()
-    assert not curve.is_visible()
+    assert not any(part.is_visible() for part in of_training)
+    assert page.locator("figure[data-label='repper']").last.is_visible()
     box.check()
     assert rows.first.is_visible()
-    assert curve.is_visible()
+    assert all(part.is_visible() for part in of_training)
 
 
 def test_a_table_beside_the_papers_sorts_by_our_numbers(opened, reproduced):
@@ -161,7 +167,7 @@ def test_a_reproduction_shows_the_paper_and_its_pictures(opened, reproduced, wid
 def test_every_figure_is_drawn_and_the_page_does_not_overflow(opened, width):
     page = opened(width)
     figures = page.locator("figure .scroll svg")
-    assert figures.count() == 12
+    assert figures.count() == 15
     for figure in figures.all():
         assert figure.bounding_box()["height"] > 40
         # Letters keep a size that can be read; a drawing that is too wide for that scrolls.
@@ -170,6 +176,63 @@ def test_every_figure_is_drawn_and_the_page_does_not_overflow(opened, width):
     frames = page.locator("figure .scroll").all()
     assert max(frame.bounding_box()["width"] for frame in frames) <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1200, 390], ids=["desktop", "phone"])
+def test_what_scrolls_sideways_says_so_until_its_end(opened, width):
+    page = opened(width)
+    frames = [f for f in page.locator(".scroll").all() if f.is_visible()]
+    wide = [f for f in frames if f.evaluate("f => f.scrollWidth > f.clientWidth + 1")]
+    assert bool(wide) == (width == 390)
+    shown = [h for h in page.locator(".hint").all() if h.is_visible()]
+    assert len(shown) == len(wide)
+    for frame in wide:
+        assert frame.evaluate("f => f.className") == "scroll more-right"
+        assert "gradient" in frame.evaluate("f => getComputedStyle(f).maskImage")
+        assert frame.get_attribute("tabindex") == "0"
+    if wide:
+        wide[0].evaluate("f => { f.scrollLeft = f.scrollWidth }")
+        page.locator(".more-left:not(.more-right)").first.wait_for()
+    # A window that grows needs no hint any more.
+    page.set_viewport_size({"width": 1600, "height": 900})
+    page.locator(".more-right, .more-left").first.wait_for(state="detached")
+    assert not page.locator(".hint").first.is_visible()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_marks_and_lines_can_be_seen(opened, dark):
+    """Contrast of at least 3 between every mark and the paper (WCAG AA), as it is painted."""
+    page = opened(dark=dark)
+    found = page.evaluate(
+        """() => {
+        const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+        const light = (rgb) => {
+          const [r, g, b] = rgb.map((v) => v / 255)
+            .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const paper = numbers(getComputedStyle(document.body).backgroundColor);
+        const ratio = (e, paint) => {
+          const style = getComputedStyle(e);
+          let [r, g, b, share = 1] = numbers(style[paint]);
+          share *= Number(style[`${paint}Opacity`]);
+          for (let up = e; up; up = up.parentElement) share *= Number(getComputedStyle(up).opacity);
+          const painted = [r, g, b].map((v, i) => v * share + paper[i] * (1 - share));
+          const [a, c] = [light(painted), light(paper)].sort((x, y) => y - x);
+          return (a + 0.05) / (c + 0.05);
+        };
+        const worst = {};
+        for (const e of document.querySelectorAll("svg :is(.dot, .mark, .line, .mean)")) {
+          const best = Math.max(...["fill", "stroke"]
+            .filter((paint) => getComputedStyle(e)[paint] !== "none").map((p) => ratio(e, p)));
+          const kind = e.classList[0];
+          worst[kind] = Math.min(worst[kind] ?? 99, best);
+        }
+        return worst;
+      }"""
+    )
+    assert set(found) == {"dot", "mark", "line", "mean"}
+    assert min(found.values()) >= 3, found
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -236,13 +236,13 @@ def test_trained_heads_get_the_settings_of_heads():
 @pytest.mark.parametrize("method", METHODS)
 def test_only_these_settings_may_change(method):
     """All others decide a result: to go on with others, or to reuse it, would be wrong."""
-    free = {"data-dir", "download", "engine", "out", "rounds", "tensorboard", "workers"}
+    free = {"data-dir", "download", "engine", "out", "rounds", "track", "workers"}
     for server, head in product(RULES, HEAD_SETTINGS):
         every = Config(
             data_dir="x", image_size=8, train_images=50, stage1_clients="3", fedrep_head_epochs=1,
             init="i", pixels="half", freeze_until="layer1", personalize=head, head_epochs=1, out="o",
             method=method, server=server, personalize_clients=2, max_weight=0.5, max_growth=9,
-            clip=1.0, noise=1.0, noise_at="site", epsilon=2.0, delta=0.01, attack="noise",
+            clip=1.0, noise=1.0, track="mlflow", noise_at="site", epsilon=2.0, delta=0.01, attack="noise",
         )  # fmt: skip
         owned = {
             *flat_options(METHODS[method], "method"),

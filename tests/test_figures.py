@@ -10,6 +10,7 @@ import repper as api
 from repper.embedding import embed, embedding_of, nearest_other, parting_of, silhouettes
 from repper.encoders.encoder import read_encoder
 from repper.evaluate import head_classes, tail_classes
+from repper.palette import looks
 from repper.paper import figures
 from repper.params import digest
 from repper.partition import read_partition
@@ -81,11 +82,17 @@ def test_newcomers_are_drawn(runs, tmp_path):
     written = texts(tmp_path / "new")
     assert "epochs of the heads" in written
     assert written[-2:] == ["repper", "fedavg"]
-    # A marker in the legend, and one for each of three clients, of either method side by side.
+    # Each method has a panel with three clients, in one order in all of them.
     drawn = (tmp_path / "new.svg").read_text()
-    right = drawn[drawn.index('id="axes_2"') :]
-    places = [float(x) for x in re.findall(r'<use xlink:href="#m\w+" x="([\d.]+)"', right)]
-    assert len(set(places)) > 6
+    for place, (name, look) in enumerate(looks(joined).items(), start=2):
+        panel = drawn.split('id="axes_')[place].split('id="legend_')[0]
+        mark = rf'<use xlink:href="#m\w+" x="([\d.]+)" y="([\d.]+)" style="fill: {look.light}'
+        x, y = np.array(re.findall(mark, panel), float).T
+        assert (np.diff(y) > 0).all()
+        accuracies = [s.accuracy for s in joined[name].scores()]
+        shares = (x - x.min()) / max(1e-9, np.ptp(x))
+        expected = (np.array(accuracies) - min(accuracies)) / max(1e-9, np.ptp(accuracies))
+        assert sorted(shares) == pytest.approx(sorted(expected), abs=0.01)
 
 
 def test_the_nearest_other_image_is_never_the_image_itself():

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shlex
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import repper as api
+from repper import plots
 from repper.config import OPTIONS, Config
 from repper.embedding import _some_clients, embedding_of
 from repper.errors import RepperError
 from repper.methods import METHODS
 from repper.palette import DARK, LIGHT, Look, class_looks, looks
+from repper.paper import figures
+from repper.paper.figures import OTHERS
 from repper.partition import read_partition
 from repper.report import charts, svg, write_report
 from repper.report.html import table, tag
@@ -113,6 +117,31 @@ def test_colours_are_told_apart_by_all_and_stand_out(colours, paper, sight):
     for colour in colours:
         low, high = sorted(lightness(c)[1] for c in (colour, paper))
         assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def contrast(one, other):
+    low, high = sorted(lightness(c)[1] for c in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize(("place", "colours"), [(0, LIGHT), (1, DARK)])
+def test_the_page_and_the_figures_have_marks_that_stand_out(place, colours):
+    """A bundle of colours of the page's style, in light and in dark; and none is seen through."""
+    style = resources.files("repper.report").joinpath("page.css").read_text()
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in style.split("@media")[:2]]
+    paper = schemes[place]["paper"]
+    for colour in (
+        *colours,
+        schemes[place]["ink"],
+        schemes[place]["soft"],
+        schemes[place]["other"],
+    ):
+        assert contrast(colour, paper) >= 3, colour
+    assert re.findall(r"\.(?:dot|mark|line|mean|other)\b[^}]*opacity", style) == []
+    grey = f"#{round(255 * float(OTHERS)):02x}" + 2 * f"{round(255 * float(OTHERS)):02x}"
+    assert contrast(grey, "#ffffff") >= 3
+    source = Path(figures.__file__).read_text() + Path(plots.__file__).read_text()
+    assert "alpha=0" not in source
 
 
 def test_a_method_looks_the_same_everywhere():

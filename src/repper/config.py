@@ -47,6 +47,9 @@ from repper.things import (
     taken,
 )
 
+TRACKERS = ("tensorboard", "mlflow")
+"""Programs that show a run while it goes on."""
+
 
 def _data(default: Any, help: str, **limits: Any) -> Any:
     return setting(default, help, group="data", **limits)
@@ -271,7 +274,10 @@ class Config:
     )
     workers: int = _how(0, "processes of the pool; 0: one per core", least=0, most=1024)
     device: str = _how("auto", "auto, cpu, cuda, cuda:N or mps")
-    tensorboard: bool = _how(False, "write event files for TensorBoard into the folder too")
+    track: str | None = _how(
+        None,
+        f"also log to {' or '.join(TRACKERS)}, on this disk; to both with a comma between",
+    )
     out: str | None = _how(
         None, "folder to write to (default: runs/ and a name made from the settings)"
     )
@@ -326,6 +332,9 @@ class Config:
                 # Unlike that of Path, it leaves `~unknown-user` unchanged.
                 object.__setattr__(self, name, os.path.expanduser(path))  # noqa: PTH111
         object.__setattr__(self, "stage1_clients", normal(self.stage1_clients))
+        for name in self.trackers:
+            if name not in TRACKERS:
+                raise unknown("program in --track", name, TRACKERS)
         if self.validation and not self.evaluate_every:
             raise RepperError(
                 "--validation chooses among evaluated rounds: give --evaluate-every N too"
@@ -363,6 +372,12 @@ class Config:
                 "--epsilon and --noise need --delta, the probability with which the bound may "
                 "fail: well below 1 / clients"
             )
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The programs that show this run, by name."""
+        names = [name.strip() for name in (self.track or "").split(",")]
+        return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def is_hidden(self) -> bool:
@@ -585,7 +600,7 @@ OPTIONS = GENERAL | dict(owned_options())
 """Those, and the settings that our methods, server rules, attacks and heads own."""
 ATTACK_SETTINGS = tuple(name for name in OPTIONS if {*OPTIONS[name].owners} & {*ATTACKS})
 """Settings that attacks own."""
-CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "tensorboard")
+CHANGES_NOTHING = ("engine", "workers", "out", "data_dir", "download", "track")
 """Settings that no result depends on."""
 JOIN_SETTINGS = tuple(
     name

@@ -39,6 +39,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def _settings_in(path: Path, key: str, value: Any) -> dict[str, Any]:
     """The settings that a line or a table of the file gives, by their flat names."""
     name = key.replace("-", "_")
+    if name == "tensorboard" and isinstance(value, bool):  # what older folders have
+        return {"track": "tensorboard" if value else None}
     if name == "clients" and isinstance(value, dict):
         return _clients_table(path, dict(value))
     if name in ("sources", "own") and isinstance(value, dict):

@@ -50,7 +50,7 @@ def bubbles(
         # The largest dot just fills its cell; areas, not diameters, are in proportion.
         largest = max(1.0, 72 * min(cell, row) * 0.95) ** 2
         sizes = counts[client, label] / most * largest
-        axes.scatter(client, label, s=sizes, color=DOTS, alpha=0.75, linewidths=0)
+        axes.scatter(client, label, s=sizes, color=DOTS, linewidths=0)
         axes.set(xlabel="client", title=title, xlim=(-0.7, clients - 0.3))
         axes.set_ylim(-0.7, classes - 0.3)
         step = max(1, int(np.ceil(0.28 / cell)))
@@ -63,8 +63,7 @@ def bubbles(
         axes.set_axisbelow(True)
         shown = sorted({most, max(1, most // 4)}, reverse=True)
         handles = [
-            axes.scatter([], [], s=n / most * largest, color=DOTS, alpha=0.75, linewidths=0)
-            for n in shown
+            axes.scatter([], [], s=n / most * largest, color=DOTS, linewidths=0) for n in shown
         ]
         axes.legend(
             handles, [f"{n} images" for n in shown], loc="upper left", bbox_to_anchor=(1, 1),

@@ -45,7 +45,7 @@ def _add_reproduce(add: AddCommand) -> None:
         action="store_true",
         help="only time some steps, and say what all trainings would take",
     )
-    add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device"])
+    add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device", "track"])
 
 
 def _reproduce(options: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ NOT_IN_A_FEDERATION = frozenset({
     "data", "data_dir", "download", "train_images", "skip_unreadable", "partition", "alpha",
     "classes_per_client", "min_train", "min_test", "stage1_clients", "compile", "init_clients",
     "head_curve", "personalize_clients", "evaluate_every", "validation", "knn", "engine", "workers",
-    "device", "tensorboard", "shift", "attack",
+    "device", "track", "shift", "attack",
 })  # fmt: skip
 """The rest: the site's own business, or nothing that a federation can do."""
 

@@ -35,20 +35,28 @@ from repper.runs.run_folder import PARTITION
 
 CLIENTS_SHOWN = 7
 CLASSES_NAMED = 10
-OTHERS = "0.75"
+OTHERS = "0.55"
 """The grey of classes without a colour of their own."""
 
 
 @contextmanager
 def _drawing(
-    path: Path, width: float, height: float, *, rows: int = 1, columns: int = 1
+    path: Path,
+    width: float,
+    height: float,
+    *,
+    rows: int = 1,
+    columns: int = 1,
+    widths: Sequence[float] | None = None,
+    heights: Sequence[float] | None = None,
 ) -> Iterator[tuple[Figure, Any]]:
     """A figure with a grid of axes, written as SVG and PNG at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(
-            rows, columns, figsize=(width, height), layout="constrained", squeeze=False
-        )
+            rows, columns, figsize=(width, height), layout="constrained", squeeze=False,
+            width_ratios=widths, height_ratios=heights,
+        )  # fmt: skip
         try:
             yield figure, axes
             for suffix in (".svg", ".png"):
@@ -68,12 +76,13 @@ def _scatter(
     """Features in the plane; below, how well they part the classes of these images."""
     points = embed(r)
     grey = points[~np.isin(labels, list(shown))]
-    axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=6, linewidths=0)
+    size = min(14.0, 4000 / len(r))  # many points get smaller marks, or they hide each other
+    axes.scatter(grey[:, 0], grey[:, 1], c=OTHERS, s=0.5 * size, linewidths=0)
     for label, look in shown.items():
         own = points[labels == label]
         axes.scatter(
-            own[:, 0], own[:, 1], s=14, marker=look.marker, facecolors=look.face,
-            edgecolors=look.light, linewidths=0 if look.turn == 0 else 0.7, alpha=0.9,
+            own[:, 0], own[:, 1], s=size, marker=look.marker, facecolors=look.face,
+            edgecolors=look.light, linewidths=0 if look.turn == 0 else 0.7,
         )  # fmt: skip
     [silhouette] = silhouettes(r, labels)
     numbers = "" if silhouette is None else f"silhouette {silhouette:.2f}, "
@@ -155,64 +164,108 @@ def local_encoder(run: Run, data: Dataset, partition: Partition, client: int) ->
 
 
 def accuracy_per_class(path: Path, runs: Mapping[str, Run], clients: Sequence[int]) -> None:
-    """Accuracy per class of some clients by every method, classes by falling count."""
+    """Accuracy per class of some clients, classes by falling count: a panel for every method.
+
+    The grey ticks are the mean of all methods, to see in every panel what it has more or less.
+    """
     scores = {name: {s.client: s for s in run.scores()} for name, run in runs.items()}
     classes, looked = next(iter(runs.values())).classes, looks(runs)
-    with _drawing(path, 9, 2.9 * len(clients), rows=len(clients)) as (figure, axes):
-        for axis, client in zip(axes[:, 0], clients, strict=True):
-            one: Score = next(iter(scores.values()))[client]
-            order = [int(n) for n in np.argsort(-one.train, kind="stable") if one.tested[n]]
-            width = 0.8 / len(runs)
-            for place, (name, found) in enumerate(scores.items()):
-                own = found[client]
-                heights = [100 * own.correct[n] / own.tested[n] for n in order]
-                x = np.arange(len(order)) + (place - (len(runs) - 1) / 2) * width
-                colour, turn = looked[name].light, looked[name].turn
-                axis.bar(
-                    x, heights, width, label=name, color=colour if turn == 0 else "white",
-                    edgecolor=colour, linewidth=0.6, hatch="/////" if turn else None,
-                )  # fmt: skip
-                # A bar of no height would look like no bar.
-                zero = [at for at, height in zip(x, heights, strict=True) if not height]
-                [cross] = axis.plot(zero, [0] * len(zero), "x", ms=3.5, mew=0.9, color=colour)
-                cross.set(clip_on=False, in_layout=False)
-            labels = [f"{classes[n]}\n{one.train[n]} images\n{one.tested[n]} tested" for n in order]
-            axis.set_xticks(range(len(order)), labels, fontsize=7)
-            axis.set(ylabel="accuracy, %", title=f"client {client}", ylim=(0, 100))
-        handles, names = axes[0, 0].get_legend_handles_labels()
-        handles.append(Line2D([], [], marker="x", ls="", ms=4, color="black"))
-        names.append("at the bottom: 0 %")
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    first: dict[int, Score] = next(iter(scores.values()))
+    orders = {
+        client: [int(n) for n in np.argsort(-first[client].train, kind="stable")
+                 if first[client].tested[n]]
+        for client in clients
+    }  # fmt: skip
+    heights = [0.9 + 0.24 * len(order) for order in orders.values()]
+    size = 2.2 + 1.35 * len(runs), sum(heights)
+    with _drawing(path, *size, rows=len(clients), columns=len(runs), heights=heights) as (
+        figure,
+        axes,
+    ):
+        for row, (client, order) in zip(axes, orders.items(), strict=True):
+            found = np.array([
+                [100 * of[client].correct[n] / of[client].tested[n] for n in order]
+                for of in scores.values()
+            ])  # fmt: skip
+            one = first[client]
+            for axis, name, values in zip(row, scores, found, strict=True):
+                _beside_mean(axis, values, found.mean(0), looked[name])
+                axis.set(title=_in_lines(name), xlim=(-4, 104), xticks=[0, 50, 100])
+            row[0].set_yticks(
+                range(len(order)),
+                [f"{classes[n]}, {one.train[n]} images" for n in order],
+                fontsize=7.5,
+            )
+            row[0].set_ylabel(f"client {client}", fontsize=10)
+            tested = [int(one.tested[n]) for n in order]
+            row[-1].yaxis.set_label_position("right")
+            row[-1].set_ylabel(f"{min(tested)} to {max(tested)} tested in a class", fontsize=7)
+        figure.supxlabel(f"accuracy, %; {MEAN_OF_ALL}", fontsize=9)
+
+
+MEAN_OF_ALL = "the grey ticks are the mean of all"
+
+
+def _beside_mean(
+    axis: Axes, values: NDArray[np.float64], means: NDArray[np.float64], look: Look
+) -> None:
+    """A mark per line of a panel, joined with a tick at the mean of all panels."""
+    places = np.arange(len(values))
+    axis.hlines(places, means, values, color=look.light, lw=1.2)
+    axis.plot(means, places, "|", ms=8, mew=1.4, color=OTHERS)
+    [marks] = axis.plot(
+        values, places, look.marker, ms=4.5, color=look.light, markerfacecolor=look.face
+    )
+    marks.set_clip_on(False)
+    axis.set_ylim(len(values) - 0.4, -0.6)
+    axis.set_yticks(places, [])
+    axis.title.set_fontsize(8.5)
+    axis.grid(axis="y", color="0.92")
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.tick_params(axis="y", length=0)
+
+
+def _in_lines(name: str) -> Any:
+    """A name over a narrow panel."""
+    return textwrap.fill(name.replace("+", " +"), 16, break_on_hyphens=False)
 
 
 def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
-    """New clients: mean accuracy over epochs of their heads, and each one's at the end."""
-    with _drawing(path, 11, 3.8, columns=2) as (figure, axes):
-        for place, (name, look) in enumerate(looks(joined).items()):
-            run = joined[name]
+    """New clients: mean accuracy over epochs of their heads, and each one's at the end.
+
+    Clients are in the order of what all methods reach in the mean, and each method has a panel.
+    """
+    looked = looks(joined)
+    finals = {
+        name: {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
+        for name, run in joined.items()
+    }
+    clients = sorted(set.intersection(*(set(found) for found in finals.values())))
+    values = np.array([[found[client] for client in clients] for found in finals.values()])
+    order = np.argsort(-values.mean(0), kind="stable")
+    height = max(3.6, 1.1 + 0.17 * len(clients))
+    widths = [3.6, *[1.25] * len(joined)]
+    columns = 1 + len(joined)
+    with _drawing(path, 1.2 + sum(widths), height, columns=columns, widths=widths) as (
+        figure,
+        axes,
+    ):
+        curves, *panels = axes[0]
+        for (name, run), axis, own in zip(joined.items(), panels, values, strict=True):
+            look = looked[name]
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            axes[0, 0].plot(
-                list(means),
-                list(means.values()),
-                color=look.light,
-                marker=look.marker,
-                ms=4,
-                markerfacecolor=look.face,
-                markevery=0.1,
-            )
-            finals = {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
-            # Side by side, so that equal values do not hide each other.
-            x = np.array(list(finals)) + (place - (len(joined) - 1) / 2) * 0.7 / len(joined)
-            axes[0, 1].plot(
-                x, list(finals.values()), look.marker, ms=4, color=look.light,
-                markerfacecolor=look.face, label=name,
+            curves.plot(
+                list(means), list(means.values()), color=look.light, marker=look.marker, ms=4,
+                markerfacecolor=look.face, markevery=0.1, label=name,
             )  # fmt: skip
-            axes[0, 1].set_xticks(list(finals))
-        axes[0, 0].set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
-        axes[0, 1].set(xlabel="client", ylabel="accuracy at the end, %")
-        axes[0, 1].tick_params(axis="x", labelsize=8)
-        axes[0, 1].grid(axis="x", color="0.92")
-        handles, names = axes[0, 1].get_legend_handles_labels()
+            _beside_mean(axis, own[order], values.mean(0)[order], look)
+            axis.set(title=_in_lines(name), xlim=(values.min() - 3, values.max() + 3))
+        curves.set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
+        panels[0].set_yticks(range(len(clients)), [str(clients[n]) for n in order], fontsize=7)
+        panels[0].set_ylabel("client")
+        panels[len(panels) // 2].set_xlabel(f"accuracy at the end, %; {MEAN_OF_ALL}")
+        handles, names = curves.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
 
 
@@ -227,11 +280,11 @@ def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str
             spread = [((number * 7) % 5 - 2) * 0.07 for number in range(len(one.ratios))]
             axis.plot(
                 one.ratios, np.full(len(spread), place) + spread, look[name].marker,
-                color=look[name].light, markerfacecolor=look[name].face, ms=4, alpha=0.8,
+                color=look[name].light, markerfacecolor=look[name].face, ms=4,
             )  # fmt: skip
             for ends in ((-0.42, -0.24), (0.24, 0.42)):  # above and below, to hide no dot
                 axis.plot([one.summary["ratio"]] * 2, np.add(place, ends), color="black", lw=2)
-        axis.axvline(1.0, color="0.6", lw=1, ls="--")
+        axis.axvline(1.0, color="0.5", lw=1, ls="--")
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("{x:.2g}")

@@ -52,7 +52,7 @@ def reproduce(
     are. Trainings that are finished somewhere in the folder `reuse` are not made again.
 
     `how` are settings that change no result: `data_dir`, `download`, `engine`, `workers`,
-    `device`.
+    `device`, `track`.
     """
     _check_folder(folder, experiment, preset, seeds, resume=resume)
     configs = {

@@ -159,7 +159,7 @@ def _cell(note: str, value: float, x: float, y: float, wide: float, high: float)
         "rect", tag("title", note), x=f"{x:.1f}", y=f"{y:.1f}", width=f"{wide - 1:.1f}",
         height=high - 1, class_="heat", style=f"--share:{share:.3f}",
     )  # fmt: skip
-    if wide >= 26:
+    if wide >= 26 and high >= 16:
         # From where white is read better than black, on light and on dark paper.
         white = (" strong" if share > 0.92 else "") + (" weak" if share < 0.62 else "")
         yield tag(
@@ -209,12 +209,19 @@ def bubbles(
     )  # fmt: skip
 
 
-def scatter(title: str, points: Numbers, labels: NDArray[np.int64], names: Sequence[str]) -> Html:
+def scatter(
+    title: str,
+    points: Numbers,
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    filtered: str | None = None,
+) -> Html:
     """Points in the plane, with the colour and marker of their class.
 
-    Of many classes, the commonest here have theirs, and the others are grey.
+    Of many classes, the commonest here have theirs, and the others are grey. `filtered` is what a
+    filter shows and hides the drawing by.
     """
-    size, pad = 300, 8
+    size, pad = 380, 8
     low, high = points.min(0), points.max(0)
     placed = pad + (points - low) / np.maximum(high - low, 1e-9) * (size - 2 * pad)
     shown = class_looks(labels)
@@ -229,11 +236,11 @@ def scatter(title: str, points: Numbers, labels: NDArray[np.int64], names: Seque
         if group
     ]
     key = legend({names[label]: look for label, look in shown.items()}, others=bool(drawn[None]))
-    return svg.figure(title, svg.drawing(title, size, size, marks), key)
+    return svg.figure(title, svg.drawing(title, size, size, marks), key, label=filtered)
 
 
 def legend(looks: Mapping[str, Look], others: bool = False, lines: bool = False) -> Html:
-    """Which colour and marker is what, and with `lines` which dashes."""
+    """Which colour and marker is what, and with `lines` which dashes: a filter hides these too."""
     if len(looks) < 2:
         return Html("")
     named = [(name, svg.kind(look), look) for name, look in looks.items()]
@@ -241,7 +248,7 @@ def legend(looks: Mapping[str, Look], others: bool = False, lines: bool = False)
     box, size = ("-18 -6 36 12", "key wide") if lines else ("-6 -6 12 12", "key")
     items = [
         tag("li", tag("svg", line, svg.mark(look, 0, 0), viewBox=box, class_=f"{size} {kind}",
-                      aria_hidden="true"), name)
+                      aria_hidden="true"), name, data_label=name if lines else None)
         for name, kind, look in [*named, *([("others", "other", Look(0))] if others else [])]
     ]  # fmt: skip
     return tag("ul", *items, class_="legend")

@@ -46,12 +46,32 @@ for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
     }
   });
 }
-// A drawing that scrolls, as on a phone, can be scrolled by keys too.
-const reach = () => {
-  for (const frame of document.querySelectorAll("figure .scroll:not([role])")) {
-    frame.toggleAttribute("tabindex", frame.scrollWidth > frame.clientWidth);
-    if (frame.hasAttribute("tabindex")) frame.tabIndex = 0;
+// What is wider than its frame, as on a phone, fades out where there is more, and says so; drawings in such a
+// frame can be scrolled by keys too, as tables always can.
+const frames = [...document.querySelectorAll(".scroll")];
+const hints = new Map();
+const look = (frame) => {
+  const left = frame.scrollLeft > 1;
+  const right = frame.scrollLeft + frame.clientWidth < frame.scrollWidth - 1;
+  frame.classList.toggle("more-left", left);
+  frame.classList.toggle("more-right", right);
+  hints.get(frame).hidden = !left && !right;
+  if (!frame.hasAttribute("role")) {
+    if (left || right) frame.tabIndex = 0;
+    else frame.removeAttribute("tabindex");
   }
 };
-addEventListener("resize", reach);
-reach();
+for (const frame of frames) {
+  const hint = document.createElement("p");
+  hint.className = "note hint";
+  hint.ariaHidden = "true";
+  hint.textContent = "\u2194 wider than the page: scroll sideways";
+  frame.before(hint);
+  hints.set(frame, hint);
+  frame.addEventListener("scroll", () => look(frame), { passive: true });
+}
+const lookAtAll = () => frames.forEach(look);
+addEventListener("resize", lookAtAll);
+document.addEventListener("toggle", lookAtAll, true);
+document.addEventListener("change", lookAtAll);
+lookAtAll();

@@ -251,7 +251,7 @@ def _holdings(subject: Subject) -> Iterator[Html]:
 
 def _embeddings(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "What the encoders see")
-    drawn, seen, notes = list[Html](), set[object](), [MEANING]
+    drawn, seen, notes, labels = list[Html](), set[object](), [MEANING], list[str]()
     rows: list[list[Cell]] = []
     # A page is made without the network, whatever the run was allowed to do.
     load = cache(partial(load_data, replace(subject.first.config, download=False)))
@@ -265,7 +265,9 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         except RepperError as error:
             yield tag("p", f"{label} is not drawn: {error}", class_="note")
             continue
-        drawn.append(charts.scatter(label, found.points, found.labels, subject.first.classes))
+        classes = subject.first.classes
+        drawn.append(charts.scatter(label, found.points, found.labels, classes, row.label))
+        labels.append(row.label)
         rows.append([label, *found.parting.cells()])
         if found.clients < runs[0].result["clients"]:
             notes[1:] = [f"Of {found.clients} clients, which were drawn."]
@@ -280,18 +282,17 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
     )
     yield tag("div", *drawn, class_="side")
     title = "How well the features part the classes"
-    yield table(Table.of(["encoder", *PARTING], rows, title, " ".join(notes)))
+    yield table(Table.of(["encoder", *PARTING], rows, title, " ".join(notes)), labels=labels)
 
 
 def _costs(subject: Subject) -> Iterator[Html]:
     yield tag("h3", "Cost")
     rows: list[list[Cell]] = []
     for row, runs in subject.rows.items():
-        cost, seconds = runs[0].result["cost"], runs[0].result["seconds"]
-        in_tenths = seconds["crl"], seconds["pcl"], cost["bytes_up"] / 1e6, cost["bytes_down"] / 1e6
-        shown = [Number(value, "{:,.1f}") for value in in_tenths]
-        rows.append([row.name, *shown[:2], count(cost["images"]), *shown[2:]])
-    heading = ["row", "stage 1, s", "stage 2, s", "views trained on", "MB up", "MB down"]
+        cost = runs[0].result["cost"]
+        sent = (Number(cost[name] / 1e6, "{:,.1f}") for name in ("bytes_up", "bytes_down"))
+        rows.append([row.name, count(cost["images"]), *sent])
+    heading = ["row", "views trained on", "MB up", "MB down"]
     found = Table.of(heading, rows, "Cost", "One seed, all clients together")
     yield table(found, labels=subject.names)
 

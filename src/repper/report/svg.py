@@ -13,8 +13,8 @@ WIDTH, HEIGHT = 640, 300
 LINES = 480
 """The width of a chart of lines: two stand side by side."""
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 42
-LETTER = 7.2
-"""The width of a letter; East Asian ones have two."""
+LETTER = 7.9
+"""The width of a letter in wide fonts such as DejaVu Sans; East Asian ones have two."""
 LONGEST_LABEL = 30
 SMALLEST = 0.75
 """A drawing shrinks to this share of its size, then scrolls: on a phone it is still read."""
@@ -46,9 +46,10 @@ def kind(look: Look) -> str:
     return f"c{look.colour}" + (f" t{min(look.turn, TURNS)}" if look.turn else "")
 
 
-def figure(title: str, drawing: Html, *below: Html) -> Html:
+def figure(title: str, drawing: Html, *below: Html, label: str | None = None) -> Html:
+    """A drawing under its title; `label` is what a filter shows and hides it by."""
     frame = tag("div", drawing, class_="scroll")
-    return tag("figure", tag("figcaption", title), frame, *below)
+    return tag("figure", tag("figcaption", title), frame, *below, data_label=label)
 
 
 def drawing(

@@ -47,7 +47,7 @@ from repper.runs.rounds import (
     write_round,
 )
 from repper.runs.run import Run
-from repper.runs.tensorboard import open_board
+from repper.runs.tracking import open_trackers
 from repper.switches import default_switches, each_step
 
 
@@ -153,23 +153,25 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
         if (folder / run_folder.RESULT).is_file():
             yield Finished(Run(folder))
             return
-        events = open_board(folder / run_folder.BOARD, checkpoint.number, wanted=config.tensorboard)
-        with events as board, fleet(planned) as engine:
-            for event in train(engine, planned, checkpoint):
-                if isinstance(event, RoundDone):
-                    checkpoint = event.checkpoint
-                    board.round(event.record)
-                yield event
-            number = checkpoint.number
-            served = _in_last_stage(planned, checkpoint)
-            final, index = served.used(planned.rule), len(stages) - 1
-            if checkpoint.chosen:
-                number = checkpoint.chosen
-                final, index = read_chosen(folder, number), stage_at(stages, number)[0]
-            began = time.perf_counter()
-            personal = yield from _personalize(engine, final, planned, number, index, folder)
-            board.finish(number, [p.test for p in personal if p.test is not None])
-        _finish(planned, final, number, personal, time.perf_counter() - began)
+        with open_trackers(folder, config, checkpoint.number) as trackers:
+            with fleet(planned) as engine:
+                for event in train(engine, planned, checkpoint):
+                    if isinstance(event, RoundDone):
+                        checkpoint = event.checkpoint
+                        for tracker in trackers:
+                            tracker.round(event.record)
+                    yield event
+                number = checkpoint.number
+                served = _in_last_stage(planned, checkpoint)
+                final, index = served.used(planned.rule), len(stages) - 1
+                if checkpoint.chosen:
+                    number = checkpoint.chosen
+                    final, index = read_chosen(folder, number), stage_at(stages, number)[0]
+                began = time.perf_counter()
+                personal = yield from _personalize(engine, final, planned, number, index, folder)
+            _finish(planned, final, number, personal, time.perf_counter() - began)
+            for tracker in trackers:
+                tracker.finish(Run(folder))
         yield Finished(Run(folder))
 
 

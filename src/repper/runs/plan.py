@@ -48,7 +48,7 @@ from repper.runs.build import (
 from repper.runs.result import read_common
 from repper.runs.rounds import check_private
 from repper.runs.run import Run, encoder_at
-from repper.runs.tensorboard import check_tensorboard
+from repper.runs.tracking import check_trackers
 from repper.runs.trial import try_out
 from repper.seeds import Purpose, stream, torch_seed
 from repper.shift import check_shift, shifted
@@ -251,8 +251,7 @@ def plan(config: Config, data: Dataset | None = None, partition: Partition | Non
 
 def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> Plan:
     config = settled(config)
-    if config.tensorboard:
-        check_tensorboard()
+    check_trackers(config.trackers)
     data = data or load_data(config)
     if partition is None:
         partition = build_partition(config, data)

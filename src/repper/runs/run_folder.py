@@ -36,6 +36,8 @@ CURVES = "curves.parquet"
 RESULT = "result.json"
 EMBEDDING = "embedding.json"
 BOARD = "tensorboard"
+MLFLOW_RUN = "mlflow.json"
+"""Which of MLflow's runs is the one in this folder."""
 LEDGER = "privacy.json"
 NOISE_KEY = "noise.key"
 LOCK = ".lock"
@@ -46,7 +48,7 @@ ENVIRONMENT_KINDS = {
 }  # fmt: skip
 ENVIRONMENT_REMEDY = "restore it, or begin again with --overwrite"
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
-OWN |= {LEDGER, NOISE_KEY}
+OWN |= {LEDGER, NOISE_KEY, MLFLOW_RUN}
 
 
 @contextmanager
