@@ -28,7 +28,9 @@ def blocks(page, language):
 
 
 def commands(page):
-    lines = [line.split("#")[0].strip() for block in blocks(page, "") for line in block.splitlines()]
+    lines = [
+        line.split("#")[0].strip() for block in blocks(page, "") for line in block.splitlines()
+    ]
     return [
         line for line in lines if line.startswith("repper ") and line.split()[1] not in ELSEWHERE
     ]

@@ -27,7 +27,10 @@ def test_the_three_commands_and_the_python_work(place, tmp_path):
     done = command(personalize, tmp_path)
     assert done.returncode == 0, done.stderr
     play = play.split("#")[0]
-    assert command("repper predict my-model photo.jpg", tmp_path).stdout.split()[:2] == ["photo.jpg", "4"]
+    assert command("repper predict my-model photo.jpg", tmp_path).stdout.split()[:2] == [
+        "photo.jpg",
+        "4",
+    ]
     with subprocess.Popen(
         words(play), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE
     ) as page:
