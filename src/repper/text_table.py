@@ -1,4 +1,4 @@
-"""Tables of text: figures in words, Markdown and CSV."""
+"""Text tables: formatted figures, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def figure(value: float | None) -> str:
 
 
 def heading_of(key: str) -> str:
-    """A figure's name for people. A *head* is a classifier, so classes are frequent or tail."""
+    """The column heading of a figure."""
     return "frequent classes" if key == "head_classes" else key.replace("_", " ")
 
 
 def gain_text(mean: float | None, low: float | None, high: float | None) -> str:
-    """A difference with its interval, if it has one."""
+    """Format a difference with its interval, if it has one."""
     if mean is None:
         return "-"
     return f"{mean:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
 def markdown_table(cells: Cells, right: bool = False) -> str:
-    """The table in Markdown; with `right`, all columns but the first are aligned there."""
+    """Format a table in Markdown; with `right`, columns after the first are right-aligned."""
     heading, *rows = cells
     rule = ["---", *["---:" if right else "---"] * (len(heading) - 1)]
     # A stroke would end a cell.
