@@ -92,7 +92,7 @@ def test_a_hostile_pickle_is_refused_before_anything_runs(tmp_path, attack, prot
     except TypeError:  # a module, as getattr's argument, has no pickle: name it by hand
         content = b"cbuiltins\ngetattr\n(cos\npath\nVsystem\ntR."
     (tmp_path / "batch").write_bytes(content)
-    with pytest.raises(RepperError, match=r"batch is not a pickle of arrays: it asks for \w+\.\w+"):
+    with pytest.raises(RepperError, match=r"batch is not a pickle of arrays: it uses \w+\.\w+"):
         read_arrays(tmp_path / "batch")
     assert not mark.exists()
 
@@ -171,7 +171,7 @@ def test_binary_batches_are_read(tmp_path, name, kind, labels):
     ):
         load(name, tmp_path)
     (tmp_path / kind.folder / kind.test[0]).write_bytes(records.tobytes()[:-1])
-    with pytest.raises(RepperError, match=rf"{kind.test[0]} is truncated or no CIFAR file"):
+    with pytest.raises(RepperError, match=rf"{kind.test[0]} is truncated or not a CIFAR file"):
         load(name, tmp_path)
 
 

@@ -225,12 +225,12 @@ BAD = {
     "--config none.toml": "cannot read none.toml: No such file or directory",
     "--data cifar10 --data-dir nowhere": "cifar10 is neither in nowhere/cifar10 nor in nowhere: fetch it with --download",
     "--data my/images": "the folder of images my/images does not exist",
-    "--data digits --partition folders": "--partition folders is for a folder of images",
-    "--data . --download": "--download fetches data sets by name, but . is a folder of images",
+    "--data digits --partition folders": "--partition folders needs a folder of images",
+    "--data . --download": "--download needs a data set by name, but . is a folder of images",
     "--test-share 1": "--test-share must be at most 0.9, got 1",
     "--alhpa 1": "unknown option --alhpa, did you mean --alpha?",
     "--alpha": "argument --alpha: expected one argument",
-    "--resume --overwrite": "give one of them",
+    "--resume --overwrite": "give only one of them",
     "--out /proc/nowhere/run": "cannot write to --out /proc/nowhere/run",
     "--out /dev/null/run": "cannot use --out /dev/null/run: Not a directory",
     "--stage1-clients 0,99": "--stage1-clients names client 99",
@@ -265,7 +265,7 @@ def test_a_switch_takes_no_value_and_a_toml_file_can_set_it(repper, tmp_path):
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "x.png").write_text("no image")
     (tmp_path / "on.toml").write_text('data = "photos"\nskip-unreadable = true\n')
-    lost = "class 'a' has no image that can be read"
+    lost = "class 'a' has no readable image"
     assert lost in repper("run", "--config", "on.toml").stderr
     assert lost in repper("partition", "--data", "photos", "--skip-unreadable").stderr
     assert "a/x.png" in repper("partition", "--data", "photos").stderr
@@ -295,7 +295,7 @@ def test_an_interrupted_command_goes_on_if_it_can(repper, monkeypatch, arguments
     for name in ("runs._run", "paper._reproduce", "paper._report"):
         monkeypatch.setattr(f"repper.cli.{name}", interrupt)
     stopped = repper(*arguments)
-    hint = "; the same command with --resume goes on" if goes_on else ""
+    hint = "; the same command with --resume continues" if goes_on else ""
     assert (stopped.returncode, stopped.stderr) == (130, f"repper: interrupted{hint}\n")
 
 
@@ -321,14 +321,14 @@ def test_help_says_what_a_command_has_by_default(repper):
     joining = " ".join(repper("join", "--help").stdout.split())
     assert "--clients X number of clients (default: the run's)" in joining
     assert (
-        "--personalize linear|mlp|svm|logistic|FILE.py:NAME what a client does last "
-        "(default: linear)" in joining
+        "--personalize linear|mlp|svm|logistic|FILE.py:NAME how each client gets its head after "
+        "the last round (default: linear)" in joining
     )
-    assert "seed of every random choice (default: the run's next)" in joining
+    assert "random seed (default: the run's seed plus 1)" in joining
     assert "at least 10" not in joining
     federating = " ".join(repper("federate", "--help").stdout.split())
     methods = "|".join(name for name in METHODS if name != "central")
-    assert f"--method {methods} federated method (default: repper)" in federating
+    assert f"--method {methods} federated learning method (default: repper)" in federating
     assert "--out X folder to write to (default: none: give one)" in federating
 
 

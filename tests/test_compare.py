@@ -419,7 +419,7 @@ def test_without_a_test_on_the_way_there_is_no_table_of_rounds(done):
 
 def test_cells_with_other_images_do_not_come_into_one_table(tmp_path):
     run_all(make_dataset(), tmp_path / "c", "fedavg", data="toy", min_train=2)
-    with pytest.raises(RepperError, match="was made for other data"):
+    with pytest.raises(RepperError, match="was made for another data set"):
         run_all(
             make_dataset(train=90), tmp_path / "c", "fedavg,local", data="toy", min_train=2, resume=True
         )  # fmt: skip
@@ -503,7 +503,9 @@ def test_a_folder_with_something_else_is_refused(done, digits, tmp_path):
     folder, _ = done
     with pytest.raises(RepperError, match="already holds a comparison: add --resume"):
         run_all(digits, folder)
-    with pytest.raises(RepperError, match="holds another comparison: its epochs is 1, not 2"):
+    with pytest.raises(
+        RepperError, match="has a comparison with other settings: its epochs is 1, not 2"
+    ):
         run_all(digits, folder, resume=True, epochs=2)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RepperError, match="is not empty and holds no comparison"):

@@ -52,7 +52,7 @@ def from_toml(tmp_path, text):
         ({"encoder": "resnet50"}, "unknown encoder 'resnet50', did you mean 'resnet"),
         ({"personalize": "lineal"}, "unknown personalize 'lineal', did you mean 'linear'"),
         ({"norm": "layer"}, r"unknown norm 'layer' \(known: batch, group\)"),
-        ({"validation": 0.1}, "give --evaluate-every N too"),
+        ({"validation": 0.1}, "--validation needs --evaluate-every N"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
@@ -123,7 +123,7 @@ def test_single_clients_can_have_their_own_head(tmp_path):
         ("workers = 1" + 400 * "0", "--workers must be at most 1024, got 1000"),
         ("head-lr = 1\nhead_lr = 2", "head-lr is given twice"),
         ("[clients.07]\npersonalize = 'svm'", "got '07'"),
-        ('out = "a\\u0000b"', "--out holds characters that are not text"),
+        ('out = "a\\u0000b"', "--out contains characters that are not text"),
         ("[clients.7]\npersonalise = 'svm'", "did you mean 'personalize'"),
         ("[clients.7]\npersonalize = 'tree'", r"unknown personalize in \[clients.7\] 'tree'"),
         ("[clients]\nseven = 1", "got 'seven'"),

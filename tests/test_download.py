@@ -149,7 +149,9 @@ def test_a_part_that_is_whole_is_taken(tmp_path, server):
 def test_a_checksum_that_differs_is_refused_and_the_file_removed(tmp_path, server, part):
     (tmp_path / "file.part").write_bytes(part)
     remote = server.remote() if part else server.remote(md5="0" * 32)
-    with pytest.raises(RepperError, match=rf"file arrived with md5 \w+, not {remote.md5}, and was"):
+    with pytest.raises(
+        RepperError, match=rf"file was downloaded with md5 \w+ instead of {remote.md5}, and was"
+    ):
         fetch.fetch(remote, tmp_path)
     assert os.listdir(tmp_path) == []
 

@@ -112,7 +112,7 @@ def test_damaged_or_foreign_encoder_files_are_refused(tmp_path):
     with pytest.raises(RepperError, match="there is no file"):
         read_encoder(tmp_path / "none.safetensors")
     save_encoder(path, EncoderSpec("small", 1, 8, 0.5), named(spec.build()), "test")
-    with pytest.raises(RepperError, match="does not hold the parameters of its encoder 'small'"):
+    with pytest.raises(RepperError, match="does not contain the parameters of its encoder 'small'"):
         read_encoder(path)
 
 

@@ -94,7 +94,7 @@ def test_order_of_arrival_does_not_matter():
 
 def test_a_missing_answer_is_an_error():
     updates = [Update(1, {}, 1, 0.0)]
-    with pytest.raises(RepperError, match="client 2 was asked for an update but sent none"):
+    with pytest.raises(RepperError, match="client 2 sent no update in this round"):
         list(in_cohort_order(updates, (1, 2), []))
 
 
@@ -201,5 +201,5 @@ def test_a_model_that_a_rule_has_spoilt_is_refused():
 
     update = Update(0, {"w": torch.ones(1)}, 1, 0.5)
     served = Served({"w": torch.ones(1)})
-    with pytest.raises(RepperError, match="Overflowing gave has NaN or infinity"):
+    with pytest.raises(RepperError, match="returned by Overflowing has NaN or infinity"):
         settle([update], served, Overflowing(), FedAvg(), 1.0, 1)

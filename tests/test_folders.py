@@ -157,7 +157,7 @@ def test_an_unreadable_image_is_named_or_left_out(root):
     assert data.note == "5 train and 2 test images, 1 unreadable left out"
     for number in range(4):
         (root / "b" / f"{number}.png").write_text("hello")
-    with pytest.raises(RepperError, match="class 'b' has no image that can be read"):
+    with pytest.raises(RepperError, match="class 'b' has no readable image"):
         load(root, skip_unreadable=True)
 
 
@@ -178,27 +178,27 @@ def one(*folders, count=3):
     [
         (lambda root: None, False, "photos does not exist"),
         (lambda root: root.write_text(""), False, "photos is a file, not a folder"),
-        (lambda root: root.mkdir(), False, "photos holds no folders of images"),
+        (lambda root: root.mkdir(), False, "photos has no folders of images"),
         (lambda root: root.mkdir(), True, "there are no images .* in the folders of .*photos"),
         (lambda root: (root / "a").mkdir(parents=True), False, r"class 'a' has no images \(.png, "),
-        (one("."), False, "photos holds 3 images but no class folders"),
-        (one("a"), False, "has one class only, 'a'"),
+        (one("."), False, "photos has 3 images but no class folders"),
+        (one("a"), False, "has only one class, 'a'"),
         (lambda root: [fill(root / "a", 3), fill(root / "b", 1)], False,
          "class 'b' has a single image, .*b/0.png"),
-        (one("train/a", "train/b", "test/a"), False, "class 'b' has no images to test on"),
+        (one("train/a", "train/b", "test/a"), False, "class 'b' has no test images"),
         (one("train/a", "train/b", "test/a", "test/b", "test/c"), False, "unknown class 'c'"),
-        (one("test/a", "test/b"), False, "photos holds test but no train"),
+        (one("test/a", "test/b"), False, "photos has test but no train"),
         (one("anna/a", "anna/b", "ben/a"), False,
-         "photos/anna should hold images.*use --partition folders"),
-        (one("a", "b"), True, "photos/a holds no class folders.*leave out --partition folders"),
+         "photos/anna should contain images.*use --partition folders"),
+        (one("a", "b"), True, "photos/a has no class folders.*leave out --partition folders"),
         (one("train/a", "train/b", "test/a", "test/b"), True, "leave out --partition folders"),
-        (one("anna/a/x", "ben/a"), True, r"anna/a should hold images, but holds folders$"),
+        (one("anna/a/x", "ben/a"), True, r"anna/a should contain images, but contains folders$"),
         (one("anna/a", "anna/b", "ben/a", "ben/b", count=1), True,
-         "client 'anna' has 2 images to learn from and 0 to test on: it needs at least 2 and 1"),
+         "client 'anna' has 2 training images and 0 test images: it needs at least 2 and 1"),
         (one("anna/a", "anna/b", "ben/train/a", "ben/test/a", count=1), True, "client 'anna'"),
         (lambda root: [one("anna/a", "anna/b")(root), fill(root / "ben" / "a", 2)], True,
-         "client 'ben' has 1 images to learn from and 1 to test on"),
-        (one("train/a", "Train/b"), False, "two folders of one name: Train, train"),
+         "client 'ben' has 1 training images and 1 test images"),
+        (one("train/a", "Train/b"), False, "two folders with the same name: Train, train"),
         (lambda root: [one("anna/a", "anna/b")(root), (root / "ben" / "a").mkdir(parents=True)],
          True, "client 'ben' has no images"),
         (lambda root: [one("a", "b")(root), (root / "c\udcff").mkdir()], False,
@@ -312,7 +312,7 @@ def test_check_lists_all_faults_of_a_folder_at_once(repper, tmp_path):
         for number in range(3):
             picture(root / label / f"{number}.png", number)
     done = repper("check", "photos")
-    assert (done.returncode, done.stdout) == (0, "9 images of 3 classes can be read\n")
+    assert (done.returncode, done.stdout) == (0, "9 readable images of 3 classes\n")
     (root / "empty").mkdir()
     (root / "cat" / "self.png").symlink_to("self.png")
     (root / "cat" / "gone.png").symlink_to("nothing.png")
@@ -327,17 +327,17 @@ def test_check_lists_all_faults_of_a_folder_at_once(repper, tmp_path):
     assert done.returncode == 2
     assert done.stderr == "repper: photos has 7 faults\n"
     first, passed, *faults = done.stdout.splitlines()
-    assert first == "10 images of 4 classes can be read"
-    assert passed == "passed over: 2 .gif files, 1 .txt file, 1 image beside the folders"
+    assert first == "10 readable images of 4 classes"
+    assert passed == "ignored: 2 .gif files, 1 .txt file, 1 image beside the folders"
     endings = "(.png, .jpg, .jpeg, .webp, .bmp)"
     assert faults == [
-        "fault: photos/cat/gone.png is a link to nothing",
+        "fault: photos/cat/gone.png is a broken link",
         "fault: photos/cat/self.png is a link to itself",
         "fault: photos/dog/up is a link to a folder above it",
         f"fault: class folder photos/empty has no images {endings}",
-        "fault: photos/owl holds 3 images and also 'more': a class has no folders",
+        "fault: photos/owl has 3 images and also folders, 'more': move the folders out of the class",
         "fault: photos/cat/bad.jpg cannot be read as an image",
-        "fault: class 'one' has a single image: it needs one to learn from and one to test on",
+        "fault: class 'one' has a single image: it needs at least one training image and one test image",
     ]
 
 
@@ -347,18 +347,18 @@ def test_check_of_clients_and_of_parts(repper, tmp_path):
             for number in range(3):
                 picture(tmp_path / "clients" / client / label / f"{number}.png", number)
     done = repper("check", "clients", "--by-client")
-    assert done.stdout == "12 images of 2 classes of 2 clients can be read\n"
+    assert done.stdout == "12 readable images of 2 classes of 2 clients\n"
     (tmp_path / "clients" / "west").mkdir()
     done = repper("check", "clients", "--by-client")
-    assert "fault: clients/west holds no folders of images" in done.stdout
+    assert "fault: clients/west has no folders of images" in done.stdout
     picture(tmp_path / "parts" / "train" / "cat" / "0.png")
     picture(tmp_path / "parts" / "test" / "dog" / "0.png")
     (tmp_path / "parts" / "val").mkdir()
     done = repper("check", "parts")
     assert sorted(done.stdout.splitlines()[1:]) == [
-        "fault: class 'cat' has no images to test on",
-        "fault: class 'dog' has images to test on but none to learn from",
-        "passed over: 1 folder 'val' (neither train nor test)",
+        "fault: class 'cat' has no test images",
+        "fault: class 'dog' has test images but no training images",
+        "ignored: 1 folder 'val' (neither train nor test)",
     ]
     assert "does not exist" in repper("check", "nowhere").stderr
 
@@ -371,7 +371,7 @@ def test_what_is_passed_over_is_counted_when_a_folder_is_loaded(tmp_path):
     (root / "cat" / "a.gif").touch()
     picture(root / "beside.png")
     picture(root / "beside2.png")
-    assert load(root).note.endswith(", passed over: 1 .gif file, 2 images beside the folders")
+    assert load(root).note.endswith(", ignored: 1 .gif file, 2 images beside the folders")
     (root / "cat" / "self.png").symlink_to("self.png")
     (root / "loop").symlink_to("loop")
     (root / "empty").mkdir()
@@ -382,5 +382,5 @@ def test_what_is_passed_over_is_counted_when_a_folder_is_loaded(tmp_path):
     assert "1 unreadable left out" in data.note
     assert "1 empty class folder" in data.note
     picture(root / "cat" / "deep" / "x.png")
-    with pytest.raises(RepperError, match="holds 4 images and also the folder 'deep'"):
+    with pytest.raises(RepperError, match="has 4 images and also the folder 'deep'"):
         load(root)

@@ -186,7 +186,7 @@ def test_a_head_file_knows_its_encoder_and_shows_damage(tmp_path):
         read_head(path)
     with pytest.raises(RepperError, match="there is no file"):
         read_head(tmp_path / "1.safetensors")
-    with pytest.raises(RepperError, match="takes features of 6 numbers"):
+    with pytest.raises(RepperError, match="takes 6 features per image"):
         head.predict(x[:, :5])
 
 

@@ -110,7 +110,10 @@ def test_a_terminal_keeps_its_colours(monkeypatch, capsys):
 )
 def test_two_dashes_are_no_value(repper, arguments):
     done = repper(*arguments)
-    assert (done.returncode, done.stderr) == (2, f"repper: {arguments[1][:-3]} cannot be '--'\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"repper: {arguments[1][:-3]} needs a value, got '--'\n",
+    )
 
 
 def test_a_data_folder_that_is_a_file_is_refused(repper, tmp_path):
@@ -142,7 +145,7 @@ def test_a_small_file_that_unpacks_without_end_is_left_in_time(tmp_path):
         fashion.read_idx(path)
     path.write_bytes(gzip.compress(idx(2**31, 2**31, 2**31) + bytes(100)))
     with pytest.raises(
-        RepperError, match=r"says 9903520314283042199192993792 bytes, and 1000000000"
+        RepperError, match=r"says 9903520314283042199192993792 bytes, above the limit of 1000000000"
     ):
         fashion.read_idx(path)
 
@@ -157,7 +160,7 @@ def test_a_small_file_that_unpacks_without_end_is_left_in_time(tmp_path):
         ({"width": 1e9}, "its width is 1000000000.0, but must be above 0 and at most 16"),
         ({"width": float("nan")}, "its width is nan"),
         ({"norm": "none"}, "its norm is none, but must be batch or group"),
-        ({"width": 16.0}, "does not hold the parameters of its encoder 'resnet34'"),
+        ({"width": 16.0}, "does not contain the parameters of its encoder 'resnet34'"),
     ],
 )
 def test_an_encoder_of_impossible_size_is_refused_without_being_built(tmp_path, change, sentence):

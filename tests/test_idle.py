@@ -38,7 +38,7 @@ def listed(names):
 )
 def test_what_changes_nothing_is_named(settings, flag, whose):
     assert list(idle(settings, [Config(**settings)])) == [
-        f"{flag} changes nothing here: it is for {whose}"
+        f"{flag} has no effect here: it is for {whose}"
     ]
 
 
@@ -73,20 +73,20 @@ def test_only_what_was_given_is_spoken_of():
 def test_every_command_that_trains_says_it(repper, tmp_path):
     small = ("--clients", 2, "--rounds", 1, "--epochs", 1, "--width", 0.25, "--engine", "serial")
     run = repper("run", *small, "--mu", 1, "--out", tmp_path / "run")
-    assert "note: --mu changes nothing here: it is for fedprox\n" in run.stderr
+    assert "note: --mu has no effect here: it is for fedprox\n" in run.stderr
     compared = repper(
         "compare", *small, "--methods", "fedavg,fedprox", "--mu", 1, "--head-c", 2,
         "--out", tmp_path / "all",
     )  # fmt: skip
     assert [n for n in compared.stderr.splitlines() if n.startswith("note")] == [
-        "note: --head-c changes nothing here: it is for svm and logistic heads"
+        "note: --head-c has no effect here: it is for svm and logistic heads"
     ]
     joined = repper(
         "join", "--run", tmp_path / "run", "--clients", 2, "--head-c", 2, "--alpha", 1,
         "--out", tmp_path / "new",
     )  # fmt: skip
     assert joined.stderr.count("note: ") == 1
-    assert "note: --head-c changes" in joined.stderr
+    assert "note: --head-c has no" in joined.stderr
 
 
 def test_a_federation_says_it_before_it_begins(repper, tmp_path):
@@ -94,4 +94,4 @@ def test_a_federation_says_it_before_it_begins(repper, tmp_path):
     server.prepare("127.0.0.1", 9, [])  # where nothing listens
     done = repper("federate", server.home, "--mu", 1, "--out", tmp_path / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith("note: --mu changes nothing here: it is for fedprox\n")
+    assert done.stderr.startswith("note: --mu has no effect here: it is for fedprox\n")

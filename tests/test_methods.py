@@ -386,7 +386,7 @@ def test_floor_and_ceiling_have_the_epochs_of_an_average_client(name, share, rou
 
 def test_central_learns_from_the_images_of_all_clients_in_stage_1(fleet):
     central = fleet("central", stage1_clients="0,2,")
-    update = central.fit(4)  # the number after the last client's
+    update = central.fit(4)  # client K is the pooled client
     rows = np.concatenate([central.partition.train[0], central.partition.train[2]])
     assert update.examples == len(rows)
     assert sorted(central.work.train_rows(4)) == sorted(rows)

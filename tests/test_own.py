@@ -108,7 +108,7 @@ def test_a_run_is_not_resumed_with_other_code(repper, tmp_path):
     mine.write_text(mine.read_text().replace("square()", "abs()"))
     changed = repper(*command, "--out", tmp_path / "a", "--resume")
     assert changed.returncode == 2
-    assert "holds another run: its source of method is" in changed.stderr
+    assert "has a run with other settings: its source of method is" in changed.stderr
 
 
 def test_rows_of_ones_own_stand_beside_others(repper, tmp_path):
@@ -135,7 +135,7 @@ def test_rows_of_ones_own_stand_beside_others(repper, tmp_path):
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", -1), "trim must be at least 0, got -1"),
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", "x"), "must be a whole number, got 'x'"),
         (("--personalize", "{}/my_head.py:NearestMean", "--head-shrink", 2), "shrink must be at most 1"),
-        (("--data", "{}/my_head.py:NearestMean"), "gave NearestMean, not a repper.Dataset"),
+        (("--data", "{}/my_head.py:NearestMean"), "must return a repper.Dataset, got NearestMean"),
     ],
 )  # fmt: skip
 def test_a_wrong_reference_gets_one_sentence_and_nothing_is_written(
@@ -156,7 +156,7 @@ def test_a_setting_of_ones_own_is_not_called_idle_because_another_method_has_its
     (tmp_path / "mine.py").write_text(text)
     done = repper("run", *FLAGS, "--rounds", 0, "--method", "mine.py:ShortFeatures", "--mu", 0.5)
     assert done.returncode == 0
-    assert "changes nothing" not in done.stderr
+    assert "has no effect" not in done.stderr
 
 
 def test_a_file_that_cannot_be_loaded_says_why(repper, tmp_path):
@@ -190,7 +190,7 @@ MISTAKES = {
     ),
     "an encoder that is none": (
         "my_encoder.py", "return Encoder(body, features)", "return body",
-        "gave Sequential, not an Encoder: from repper.encoders.encoder import Encoder",
+        "must return an Encoder (from repper.encoders.encoder import Encoder), got Sequential",
     ),
     "wrong features of an encoder": (
         "my_encoder.py", "Encoder(body, features)", "Encoder(body, 3)",
@@ -198,14 +198,14 @@ MISTAKES = {
     ),
     "an error far from its own lines": (
         "my_method.py", "return losses.cross_entropy(seen)", "return seen.outputs['head']",
-        "mine.py:ShortFeatures does not work: RuntimeError: grad can be implicitly created only",
+        "mine.py:ShortFeatures raised RuntimeError: grad can be implicitly created only",
     ),
     "nothing is shared by mistake": (
         "my_method.py", "return True", "True",
         "shared of ShortFeatures must return True or False, got None",
     ),
     "a head that yields nothing": (
-        "my_head.py", "yield ", "if x is None: yield ", "a head must yield its shape and arrays",
+        "my_head.py", "yield ", "if x is None: yield ", "_fit of a head must yield a shape",
     ),
     "a stage of too many": (
         "two_stages.py", "participation=Fraction(1)", "participation=Fraction(2)",
@@ -217,7 +217,7 @@ MISTAKES = {
     ),
     "an abstract class": (
         "my_rule.py", "def apply(", "def apples(",
-        "mine.py:TrimmedMean does not work: TypeError: Can't instantiate abstract class",
+        "mine.py:TrimmedMean raised TypeError: Can't instantiate abstract class",
     ),
     "a rule that fails": (
         "my_rule.py", "torch.stack(", "torch.stock(",
@@ -259,7 +259,7 @@ def test_a_field_may_not_have_the_name_of_a_setting_of_every_run(repper, tmp_pat
     text = (EXAMPLES / "my_method.py").read_text().replace("weight_of_length", "batch")
     (tmp_path / "clash.py").write_text(text)
     done = repper("run", "--method", "clash.py:ShortFeatures")
-    assert "has a field batch, which every run has: rename it" in done.stderr
+    assert "has a field batch, but batch is a setting of every run: rename the field" in done.stderr
 
 
 # By value
@@ -314,7 +314,9 @@ def test_a_value_of_ones_own_runs_and_is_resumed(tmp_path):
 
 
 def test_a_setting_given_to_the_value_and_beside_it_is_refused():
-    with pytest.raises(RepperError, match="mu is given twice: in method, and for itself"):
+    with pytest.raises(
+        RepperError, match="mu is given twice: as a setting of method, and as a separate"
+    ):
         Config(method=FedProx(mu=0.1), mu=0.2)
     assert Config(method=FedProx(mu=0.1), mu=0.1).own == {"mu": 0.1}
 

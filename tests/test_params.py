@@ -132,9 +132,7 @@ def test_values_may_grow_only_so_much_in_a_round(name, least, kind):
     for sign in (1, -1):
         largest = sign * least * torch.tensor([0.0, 1.0])
         check_growth(SENT | {name: largest}, SENT, 30, "client 1")
-        with pytest.raises(
-            RepperError, match=f"client 1 has .* among its {kind}, where the largest"
-        ):
+        with pytest.raises(RepperError, match=f"client 1 has .* among its {kind}, but the largest"):
             check_growth(SENT | {name: largest * 1.01}, SENT, 30, "client 1")
 
 

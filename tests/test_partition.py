@@ -109,7 +109,7 @@ def test_least_sizes_hold(digits):
         ({"clients": 2000}, "2000 clients with at least 10 train images each need 20000"),
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
         ({"kind": "shards", "classes_per_client": 11}, "must be 1 to 10"),
-        ({"kind": "shards", "clients": 3}, "cannot hold all 10 classes"),
+        ({"kind": "shards", "clients": 3}, "cannot cover all 10 classes"),
         ({"clients": 100, "alpha": 0.01}, "none of 1000 dirichlet draws gave each of 100 clients"),
     ],
 )
@@ -134,7 +134,7 @@ def test_manifest_repeats_a_partition(tmp_path, digits):
 def test_a_changed_or_foreign_manifest_is_refused(tmp_path, digits):
     path = tmp_path / "p.json"
     split(digits, clients=4).save(path, digits)
-    with pytest.raises(RepperError, match="was made for other data"):
+    with pytest.raises(RepperError, match="was made for another data set"):
         read_partition(path, make_dataset())
     manifest = read_json(path)
     manifest["clients"][0]["train"][0] += 1

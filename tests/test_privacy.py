@@ -356,7 +356,7 @@ def test_heads_of_one_training_have_one_ledger(tmp_path):
     ("flags", "said"),
     [
         ("--noise 1 --delta 0.01", "--noise needs --clip"),
-        ("--clip 1", "--clip needs the noise too"),
+        ("--clip 1", "--clip needs --noise, or --epsilon"),
         ("--clip 1 --epsilon 2", "need --delta"),
         ("--clip 1 --noise 1", "need --delta"),
         ("--clip 1 --epsilon 0 --delta 0.01", "--epsilon must be above 0, got 0"),

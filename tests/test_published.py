@@ -129,7 +129,7 @@ def test_a_small_stem_begins_at_random_and_says_so(tmp_path: Path) -> None:
     path = save_safetensors(torchvision_weights(18), tmp_path)
     fitting = Published.read(path).fitting(EncoderSpec("resnet18", 3, 32, pixels="imagenet"))
     assert fitting.at_random == ("encoder.body.0.0.weight",)
-    assert "begins at random, as its size differs: encoder.body.0.0.weight" in str(fitting)
+    assert "random initial values: encoder.body.0.0.weight" in str(fitting)
 
 
 def without(name: str) -> dict[str, Tensor]:
@@ -139,11 +139,19 @@ def without(name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("weights", "encoder", "said"),
     [
-        (torchvision_weights(34), "resnet18-7x7", "holds a ResNet-34 .* --encoder resnet34-7x7"),
-        (torchvision_weights(18), "small", "holds a ResNet-18 .* --encoder resnet18-7x7"),
-        (without("layer3.1.conv2.weight"), "resnet18-7x7", "nothing of the right size for"),
-        (without("conv1.weight"), "resnet18-7x7", "holds no ResNet-18 or ResNet-34"),
-        ({"fc.weight": torch.zeros(2, 2)}, "resnet18-7x7", "holds no ResNet-18 or ResNet-34"),
+        (torchvision_weights(34), "resnet18-7x7", "is a ResNet-34 .* --encoder resnet34-7x7"),
+        (torchvision_weights(18), "small", "is a ResNet-18 .* --encoder resnet18-7x7"),
+        (without("layer3.1.conv2.weight"), "resnet18-7x7", "no weights of the right size for"),
+        (
+            without("conv1.weight"),
+            "resnet18-7x7",
+            "neither an encoder of repper nor a ResNet-18 or ResNet-34",
+        ),
+        (
+            {"fc.weight": torch.zeros(2, 2)},
+            "resnet18-7x7",
+            "neither an encoder of repper nor a ResNet-18 or ResNet-34",
+        ),
         (
             torchvision_weights(18) | {"layer1.0.bn1.bias": torch.full((64,), torch.nan)},
             "resnet18-7x7",
@@ -171,7 +179,7 @@ def test_a_pickle_that_would_run_code_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"conv1.weight": torch.zeros(1), "more": Runs()}, "bad.pth")
-    with pytest.raises(RepperError, match="holds more than tensors"):
+    with pytest.raises(RepperError, match="contains objects other than tensors"):
         Published.read(Path("bad.pth"))
     Path("cut.pth").write_bytes(save_pth(torchvision_weights(18), tmp_path).read_bytes()[:10_000])
     with pytest.raises(RepperError, match="damaged"):

@@ -337,7 +337,7 @@ def test_a_report_does_without_images_that_are_others_now(tmp_path):
     Image.fromarray(digits.train.images[99][0]).save(tmp_path / "images" / "0" / "more.png")
     write_report([tmp_path / "run"], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert re.search("repper is not drawn: [^<]* was made for other data", page)
+    assert re.search("repper is not drawn: [^<]* was made for another data set", page)
 
 
 def test_of_large_runs_some_clients_are_looked_at(reported, monkeypatch):

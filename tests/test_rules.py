@@ -152,10 +152,10 @@ def test_a_rule_that_overlooks_updates_is_found_out():
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda m: {}, "the model that Spoiling gave lacks w"),
-        (lambda m: m | {"v": m["w"]}, "the model that Spoiling gave has an unexpected v"),
-        (lambda m: {"w": m["w"][:1]}, r"has w as torch.Size\(\[1\]\), expected \(2,\)"),
-        (lambda m: {"w": 3.0}, "has w as None, expected"),
+        (lambda m: {}, "the model returned by Spoiling lacks w"),
+        (lambda m: m | {"v": m["w"]}, "the model returned by Spoiling has an unexpected v"),
+        (lambda m: {"w": m["w"][:1]}, r"has w of shape torch.Size\(\[1\]\), expected \(2,\)"),
+        (lambda m: {"w": 3.0}, "has w of shape None, expected"),
     ],
 )
 def test_a_rule_must_give_a_model_like_the_one_before(spoil, said):

@@ -206,7 +206,7 @@ def test_your_own_arrays_and_partition_can_be_used(tmp_path):
     ("change", "message"),
     [
         ({}, "already holds a run: add --resume"),
-        ({"resume": True, "seed": 3}, "holds another run: its seed is 0, not 3"),
+        ({"resume": True, "seed": 3}, "has a run with other settings: its seed is 0, not 3"),
         ({"resume": True, "personalize": "svm"}, "its personalize is linear, not svm"),
         ({"resume": True, "clients": 5}, "its clients is 4, not 5"),
     ],
@@ -332,7 +332,7 @@ def test_what_goes_on_is_not_replaced_too(tmp_path, digits, start):
     out = tmp_path / "a"
     start(data=digits, out=out, **SETTINGS | {"rounds": 0})
     before = sorted(out.rglob("*"))
-    with pytest.raises(RepperError, match="give one of them"):
+    with pytest.raises(RepperError, match="give only one of them"):
         start(data=digits, out=out, resume=True, overwrite=True, **SETTINGS | {"rounds": 0})
     assert sorted(out.rglob("*")) == before
 
@@ -504,7 +504,9 @@ def test_a_head_that_diverges_is_named_and_can_be_had_otherwise(tmp_path, digits
     tame = api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS, head_lr=0.05)
     assert tame.config.setting("head_lr") == 0.05
     assert tame.result["encoder_digest"] == finished.result["encoder_digest"]
-    with pytest.raises(RepperError, match="holds another run: its head-lr is 0.05, not 0.01"):
+    with pytest.raises(
+        RepperError, match="has a run with other settings: its head-lr is 0.05, not 0.01"
+    ):
         api.run(digits, out=tmp_path / "a", resume=True, **SETTINGS)
 
 
@@ -532,7 +534,7 @@ def test_a_run_is_not_resumed_with_other_images_or_another_partition(tmp_path, d
     images = digits.train.images.copy()
     images[0, 0, 0, 0] ^= 1
     changed = dataclasses.replace(digits, train=api.Split(images, digits.train.labels))
-    with pytest.raises(RepperError, match="was made for other data"):
+    with pytest.raises(RepperError, match="was made for another data set"):
         api.run(changed, partition, out=tmp_path / "a", resume=True, **SETTINGS)
     other = api.split(digits, clients=4, seed=9)
     with pytest.raises(RepperError, match="was begun with another partition"):

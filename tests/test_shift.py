@@ -76,7 +76,7 @@ def test_a_clients_own_change_is_one_for_all_its_images(kind):
 
 
 def test_grey_images_have_no_colours(tmp_path):
-    with pytest.raises(RepperError, match="--shift colour needs colours"):
+    with pytest.raises(RepperError, match="--shift colour needs colour images"):
         api.run(make_dataset(), shift="colour", out=tmp_path / "a", **QUICK)
     assert not (tmp_path / "a").exists()
 

@@ -1,4 +1,4 @@
-"""Federated image classifiers that fit each client.
+"""Federated image classifiers, fitted to each client.
 
     import repper
 

@@ -76,7 +76,10 @@ def compare(
         from repper.runs.tune import read_tuning
     for setting in ("method", "personalize"):
         if setting in settings:
-            raise RepperError(f"a comparison has its rows in `methods`: leave out {setting}")
+            raise RepperError(
+                f"{setting} is not a setting of compare: put methods and heads into the rows of "
+                f"`methods`"
+            )
     _check_switches(watch, resume=resume, overwrite=overwrite)
     config, images = _config(data, settings)
     folder = checked_path("reuse", reuse) if reuse is not None else None
@@ -98,7 +101,7 @@ def join(
     watch: Callable[[Event], object] | None = None,
     **settings: Any,
 ) -> Run:
-    """Let clients that a finished run has never seen fit heads on its encoder.
+    """Fit heads of new clients on the encoder of a finished run; return the new run.
 
     `settings` are those of `repper join`, with `_` for `-`, and `head_epochs` for its epochs.
     """
@@ -127,7 +130,7 @@ def join(
 
 
 def open_run(folder: Path | str) -> Run:
-    """A run folder that exists."""
+    """Open an existing run folder."""
     with needs("train", "reading a run"):
         from repper.runs.run import Run
     found = Run(checked_path("the folder of a run", folder))
@@ -136,14 +139,14 @@ def open_run(folder: Path | str) -> Run:
 
 
 def open_comparison(folder: Path | str) -> Comparison:
-    """A comparison that is finished."""
+    """Open the folder of a finished comparison."""
     with needs("train", "reading a comparison"):
         from repper.runs.comparison import Comparison
     return Comparison.open(checked_path("the folder of a comparison", folder))
 
 
 def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
-    """What `repper verify` finds in a run folder, comparison, model folder or exported file.
+    """Check every file of a run, comparison, model folder or export, as `repper verify` does.
 
     `data` are the images of a run that was given them as a value.
     """
@@ -155,7 +158,7 @@ def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
 def _last(
     events: Iterable[object], watch: Callable[[Any], object] | None, kind: type[Last]
 ) -> Last:
-    """Let all happen, watched; what happened last."""
+    """Run through all events, pass them to `watch`, and return the last one."""
     for event in events:
         if watch is not None:
             watch(event)
@@ -164,20 +167,20 @@ def _last(
 
 
 def _config(data: Dataset | Path | str, settings: dict[str, Any]) -> tuple[Config, Dataset | None]:
-    """The settings as a value, and the images if they were given as such."""
+    """The settings as a `Config`, and the data set if it was given as a value."""
     _as_text(settings)
     name, images = _named(data)
     return Config(data=name, **settings), images
 
 
 def _named(data: Dataset | Path | str) -> tuple[str, Dataset | None]:
-    """The name of the data, and the images if they were given as such."""
+    """The name of the data set, and the data set itself if it was given as a value."""
     check_kind("data", data, Dataset | Path | str, "a data set, its name or a folder of images")
     return (data.name, data) if isinstance(data, Dataset) else (str(data), None)
 
 
 def _as_text(settings: dict[str, Any]) -> None:
-    """Paths among the settings as the texts that settings are."""
+    """Convert paths among the settings to strings."""
     for name in ("out", "init", "data_dir"):
         if settings.get(name) is not None:
             settings[name] = str(checked_path(name, settings[name]))

@@ -21,7 +21,7 @@ Level = Literal["none", "weak", "medium", "strong"]
 
 @dataclass(frozen=True)
 class Strength:
-    """How far an operation may go. Colour applies to a view with probability `colour_chance`."""
+    """Ranges of the random operations; colour changes apply with probability `colour_chance`."""
 
     least_area: float
     shift: float

@@ -1,4 +1,4 @@
-"""Mini-batches as rows of an index: shuffling moves numbers, not images."""
+"""Mini-batches as index arrays: shuffling moves indices, not images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch_sizes(count: int, size: int) -> list[int]:
 
 
 def even_size(count: int, size: int) -> int:
-    """The size of parts that are as equal as they can be, and as many as those of `size`.
+    """A batch size for batches of nearly equal size, as many as batches of `size` would be.
 
     279 images in batches of 256 would leave one of 23, whose steps are mostly chance.
     """

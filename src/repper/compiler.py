@@ -21,7 +21,7 @@ LOCK = "repper.lock"
 
 
 def check_compiler() -> None:
-    """Refuse to compile where it cannot work."""
+    """Raise an error if the compiler cannot work on this machine."""
     compilers = [os.environ.get("CXX", "g++"), "clang++"]
     if not any(shutil.which(name) for name in compilers):
         raise RepperError("--compile needs a C++ compiler: install g++, or leave --compile out")
@@ -47,7 +47,7 @@ def compiled(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Compile in here. One process does at a time; the next ones find its result in the cache."""
+    """Compile inside this block; one process at a time, and later processes use its cache."""
     folder = Path(os.environ.setdefault(CACHE, str(Path.home() / ".cache" / "repper" / "compiled")))
     try:
         folder.mkdir(parents=True, exist_ok=True)

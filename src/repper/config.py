@@ -1,4 +1,4 @@
-"""Settings: one frozen value, from flags, a TOML file or Python, checked in one place.
+"""Settings as one frozen value, from flags, a TOML file or Python, checked in one place.
 
 The settings of every run are the fields of `Config`. Methods, heads, server rules and attacks own
 theirs: a `Config` takes them by the same flat names (`mu=0.1`) and hands them on. This file needs
@@ -82,55 +82,67 @@ class Config:
 
     data: str = _data(
         "digits",
-        f"data set: {', '.join(DATASETS)}, a folder of images, or file.py:function of your own",
+        f"data set: {', '.join(DATASETS)}, a folder of images, or your own file.py:function",
     )
     data_dir: str | None = _data(
         None, "folder of data sets (default: REPPER_DATA, else ~/.cache/repper)"
     )
-    download: bool = _data(False, "fetch the data set into its folder if it is not there")
+    download: bool = _data(False, "download the data set if it is missing")
     image_size: int | None = _data(
         None,
-        "side in pixels that images are resized to (default: a data set's own, 32 for a folder)",
+        "image side in pixels; images are resized to it (default: the data set's size, 32 for a "
+        "folder)",
         least=1,
         most=LARGEST,
     )
     train_images: int | None = _data(
-        None, "use only so many training images, a fixed part of each class", least=1
+        None, "use only N training images, a fixed stratified subset (default: all)", least=1
     )
     test_share: float = _data(
-        0.2, "share of the images to test on, where a folder has no test/", above=0, most=0.9
+        0.2,
+        "share of the images held out as the test set, if a folder has no test/",
+        above=0,
+        most=0.9,
     )
     skip_unreadable: bool = _data(False, "leave out images that cannot be read")
     partition: str = _data(
         "dirichlet",
-        "how clients differ: dirichlet, iid, shards, folders (one per client, in a folder of "
-        "images), or a manifest (.json)",
+        "how images are divided among clients: dirichlet, iid, shards, folders (one subfolder per "
+        "client), or a manifest (.json)",
     )
     clients: int = _data(20, "number of clients", least=1)
-    alpha: float = _data(0.5, "Dirichlet concentration: smaller is more skewed", above=0)
-    classes_per_client: int = _data(2, "classes each client holds, for shards", least=1)
+    alpha: float = _data(
+        0.5, "Dirichlet concentration: a smaller alpha gives more skewed clients", above=0
+    )
+    classes_per_client: int = _data(
+        2, "number of classes per client, for --partition shards", least=1
+    )
     shift: str = _data(
         "none",
-        "how clients' images differ besides: each client has its own rotation, contrast or colour",
+        "feature shift between clients: each client's images have their own rotation, contrast or "
+        "colour",
         choices=SHIFTS,
     )
-    min_train: int = _data(10, "least training images a client may have", least=2)
-    min_test: int = _data(1, "least test images a client may have", least=0)
+    min_train: int = _data(10, "minimum number of training images per client", least=2)
+    min_test: int = _data(1, "minimum number of test images per client", least=0)
 
     method: str = _stage1(
         "repper",
-        "federated method",
+        "federated learning method",
         choices=lambda: METHODS,
         takes_own=True,
     )
     server: str = _stage1(
         "mean",
-        "what the server makes of a round's updates",
+        "server rule, which combines a round's updates into the next model",
         choices=lambda: RULES,
         takes_own=True,
     )
     max_weight: float | None = _stage1(
-        None, "largest share of one client in a round's mean (default: no limit)", above=0, most=1
+        None,
+        "maximum weight of one client in a round's mean, as a share (default: no limit)",
+        above=0,
+        most=1,
     )
     max_growth: float | None = _stage1(
         None,
@@ -140,146 +152,171 @@ class Config:
     )
     attack: str | None = _stage1(
         None,
-        "what hostile clients do, to measure what it costs; scores are those of the others",
+        "attack by hostile clients, to measure its effect; only honest clients are scored "
+        "(default: none)",
         choices=lambda: ATTACKS,
         takes_own=True,
     )
     encoder: str = _stage1(
         "small",
-        "encoder",
+        "encoder architecture",
         choices=lambda: ENCODERS,
         takes_own=True,
     )
-    width: float = _stage1(1.0, "factor on the encoder's channels", above=0, most=WIDEST)
-    norm: str = _stage1("batch", "normalization in the encoder", choices=NORMS)
+    width: float = _stage1(
+        1.0, "factor on the number of channels of the encoder", above=0, most=WIDEST
+    )
+    norm: str = _stage1("batch", "normalization layers of the encoder", choices=NORMS)
     bn: str = _stage1(
         "average",
-        "normalization layers: averaged with the encoder, or local, each client's own",
+        "normalization layers are averaged with the encoder, or stay local to each client",
         choices=("average", "local"),
     )
     augment: str = _stage1(
-        "medium", "strength of the random views", choices=("none", "weak", "medium", "strong")
+        "medium", "strength of the augmentation", choices=("none", "weak", "medium", "strong")
     )
     participation: float = _stage1(
-        0.2, "share of the clients in a round (the paper's C)", above=0, most=1
+        0.2, "share of the clients in a round (C in the paper)", above=0, most=1
     )
     stage1_clients: str | None = _stage1(
-        None, "clients in stage 1: a count or a list such as 0,3,7 (default: all)"
+        None, "clients that take part in stage 1: a number or a list such as 0,3,7 (default: all)"
     )
-    rounds: int = _stage1(30, "rounds; 0 leaves the encoder untrained", least=0)
-    epochs: int = _stage1(5, "local epochs in a round (the paper's E)", least=1)
-    batch: int = _stage1(64, "images in a batch", least=2)
+    rounds: int = _stage1(30, "number of rounds; 0 leaves the encoder untrained", least=0)
+    epochs: int = _stage1(5, "local epochs in a round (E in the paper)", least=1)
+    batch: int = _stage1(64, "batch size", least=2)
     lr: float = _stage1(3e-3, "learning rate of Adam", above=0, most=1e6)
     lr_decay: float = _stage1(
-        1.0, "factor on the learning rate every --lr-decay-every rounds", above=0, most=1
+        1.0,
+        "learning rate schedule: multiply by this factor every --lr-decay-every rounds",
+        above=0,
+        most=1,
     )
-    lr_decay_every: int = _stage1(50, "rounds between two steps of --lr-decay", least=1)
+    lr_decay_every: int = _stage1(
+        50, "rounds between two steps of the learning rate schedule", least=1
+    )
     weight_decay: float = _stage1(1e-4, "L2 weight decay", least=0, most=1e6)
     compile: bool = _stage1(
-        False, "compile the training step first: slow to start, then faster (other last digits)"
+        False,
+        "compile the training step: slow to start, then faster; changes the last digits of results",
     )
     precision: str = _stage1(
         "float32",
-        "numbers the network computes with (weights stay float32); auto: bfloat16 where the "
-        "hardware multiplies it",
+        "number format of the network's computation (weights stay float32); auto: bfloat16 if the "
+        "hardware supports it",
         choices=("float32", "bfloat16", "auto"),
     )
     upload: str = _stage1(
         "float32",
-        "numbers that clients send; float16 takes half the bytes and rounds",
+        "number format of the updates that clients send; float16 halves the bytes and rounds the "
+        "values",
         choices=("float32", "float16"),
     )
     init: str | None = _stage1(
         None,
-        "start from this encoder: a run folder, its encoder.safetensors, or a ResNet-18 or -34 as "
-        "torchvision and timm save it (.safetensors or .pth)",
+        "initial weights of the encoder: a run folder, its encoder.safetensors, or a ResNet-18 or "
+        "-34 of torchvision or timm (.safetensors or .pth)",
     )
     pixels: str | None = _stage1(
         None,
-        "what pixels become before the encoder: half (-1 to 1), or imagenet (less its mean, over "
-        "its deviation; default: what --init was trained with, else half)",
+        "pixel normalization: half (-1 to 1), or imagenet (ImageNet's mean and deviation) "
+        "(default: as --init was trained, else half)",
         choices=lambda: PIXELS,
     )
     freeze_until: str | None = _stage1(
         None,
-        "train a ResNet only from this part on, layer1 to layer4; what is before stays as it is",
+        "freeze a ResNet before this part, layer1 to layer4, and train the rest",
         choices=("layer1", "layer2", "layer3", "layer4"),
     )
     init_clients: str = _stage1(
         "new",
-        "whether clients are new to the --init run, or the same, with encoders of their own",
+        "new: new clients start from the --init run; same: the same clients keep their own "
+        "encoders",
         choices=("new", "same"),
     )
 
     personalize: str | None = _stage2(
         None,
-        "what a client does last (default: the method's own choice)",
+        "how each client gets its head after the last round (default: the method's own choice)",
         choices=personalizer_names,
         takes_own=True,
     )
     personalize_clients: int | None = _stage2(
-        None, "fit heads of only so many clients, drawn at random (default: of all)", least=1
+        None, "fit heads for a random sample of N clients (default: all clients)", least=1
     )
     head_input: str = _stage2(
-        "r", "features a new head takes: r, or z (r at length one)", choices=("r", "z")
+        "r",
+        "input features of a new head: r, or z (r normalized to length one)",
+        choices=("r", "z"),
     )
     head_curve: int = _stage2(
-        0, "test trained heads after every N-th epoch, for curves.parquet; 0: never", least=0
+        0,
+        "evaluate heads every N epochs while they are trained, for curves.parquet; 0: never",
+        least=0,
     )
 
     clip: float | None = _privacy(
-        "shorten each client's update to this length, and hide it in Gaussian noise",
+        "clip each client's update to this L2 norm, and add Gaussian noise",
         above=0,
         most=1e6,
     )
     noise: float | None = _privacy(
-        "standard deviation of the noise in units of --clip, on the sum of a round's updates; 0: "
-        "shorten only (default: found for --epsilon)",
+        "noise multiplier: standard deviation of the noise on the sum of a round's updates, in "
+        "units of --clip; 0: clip only (default: computed from --epsilon)",
         least=0,
         most=1e6,
     )
     noise_at: str | None = _privacy(
-        "who adds the noise: the server to the sum, or each site to its own update "
+        "where noise is added: by the server to the sum, or by each site to its own update "
         "(default: server)",
         choices=NOISE_AT,
     )
     epsilon: float | None = _privacy(
-        "privacy budget of a client over all rounds: the noise is found for it, and training ends "
-        "when it is spent",
+        "privacy budget of a client over all rounds: sets the noise, or with --noise ends "
+        "training when it is spent",
         above=0,
         most=1000,
     )
     delta: float | None = _privacy(
-        "probability with which the bound of --epsilon may fail: below 1 / clients",
+        "delta of differential privacy: probability that the bound of --epsilon fails; below 1 / "
+        "clients",
         above=0,
         most=0.5,
     )
 
     evaluate_every: int = _how(
         0,
-        "run stage 2 every N rounds too, to draw accuracy over rounds; 0: only at the end",
+        "evaluate personal heads every N rounds, for accuracy over rounds; 0: only at the end",
         least=0,
     )
     validation: float = _how(
-        0.0, "share of each client's training images kept to choose the round by", least=0, most=0.9
+        0.0,
+        "share of each client's training images held out as a validation set, to choose the "
+        "best round",
+        least=0,
+        most=0.9,
     )
     knn: int = _how(
-        1000, "images in the k-NN check of the encoder after each round; 0: none", least=0
+        1000,
+        "number of images in the k-NN evaluation of the encoder after each round; 0: none",
+        least=0,
     )
-    seed: int = _how(0, "seed of every random choice", least=0)
+    seed: int = _how(0, "random seed", least=0)
     engine: str = _how(
         "pool",
-        "where clients run: this process (serial), several (pool), Flower's simulation (flower)",
+        "where clients run: in this process (serial), in several processes (pool), in Flower's "
+        "simulation (flower)",
         choices=lambda: ENGINES,
     )
-    workers: int = _how(0, "processes of the pool; 0: one per core", least=0, most=1024)
-    device: str = _how("auto", "auto, cpu, cuda, cuda:N or mps")
+    workers: int = _how(
+        0, "number of processes of --engine pool; 0: one per core", least=0, most=1024
+    )
+    device: str = _how("auto", "device for PyTorch: auto, cpu, cuda, cuda:N or mps")
     track: str | None = _how(
         None,
         f"also log to {' or '.join(TRACKERS)}, on this disk; to both with a comma between",
     )
     out: str | None = _how(
-        None, "folder to write to (default: runs/ and a name made from the settings)"
+        None, "folder to write to (default: a name made from the settings, in runs/)"
     )
 
     overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -302,7 +339,10 @@ class Config:
                 values |= {name: value} if value is not None else {}
                 for flat, of_value in own_of_it.items():
                     if given.setdefault(flat, of_value) != of_value:
-                        raise RepperError(f"{flat} is given twice: in {name}, and for itself")
+                        raise RepperError(
+                            f"{flat} is given twice: as a setting of {name}, and as a separate "
+                            f"setting"
+                        )
         for f in dataclasses.fields(self):
             if f.name not in ("own", "values"):
                 made = f.default_factory() if callable(f.default_factory) else f.default
@@ -337,11 +377,12 @@ class Config:
                 raise unknown("program in --track", name, TRACKERS)
         if self.validation and not self.evaluate_every:
             raise RepperError(
-                "--validation chooses among evaluated rounds: give --evaluate-every N too"
+                "--validation needs --evaluate-every N, because it chooses among the evaluated "
+                "rounds"
             )
         if self.init_clients == "same" and self.init is None:
             raise RepperError(
-                "--init-clients same needs the run whose clients they are: --init RUN"
+                "--init-clients same needs --init RUN, the run that the clients took part in"
             )
         self._check_privacy()
         for client, settings in self.overrides.items():
@@ -360,17 +401,19 @@ class Config:
             return
         if self.clip is None:
             raise RepperError(
-                f"--{_key(given[0])} needs --clip, the most that a client's update may change: the "
+                f"--{_key(given[0])} needs --clip, the largest L2 norm of a client's update: the "
                 f"noise is in units of it"
             )
         if self.noise is None and self.epsilon is None:
-            raise RepperError("--clip needs the noise too: --noise, or --epsilon to find it")
+            raise RepperError("--clip needs --noise, or --epsilon to compute the noise")
         if self.noise == 0 and self.epsilon is not None:
-            raise RepperError("--noise 0 has no epsilon: leave out one of them")
+            raise RepperError(
+                "--noise 0 gives no privacy, so it has no epsilon: leave out --noise or --epsilon"
+            )
         if self.noise != 0 and self.delta is None:
             raise RepperError(
-                "--epsilon and --noise need --delta, the probability with which the bound may "
-                "fail: well below 1 / clients"
+                "--epsilon and --noise need --delta, the probability that the privacy bound "
+                "fails: well below 1 / clients"
             )
 
     @property
@@ -381,27 +424,27 @@ class Config:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether updates are shortened, and hidden in noise."""
+        """Whether differential privacy is on: updates are clipped, and noise is added."""
         return self.clip is not None
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
-        """Refuse settings that nothing has; the user's own things are loaded by the plan."""
+        """Refuse unknown settings; settings of the user's own code are checked by the plan."""
         if not any(is_reference(getattr(self, name)) for name in KINDS_OF_THINGS):
             for name in given:
                 if name not in OPTIONS:
                     raise unknown("setting", name, OPTIONS)
 
     def setting(self, name: str) -> Any:
-        """The value of any setting; None for one that was not given to its owner."""
+        """The value of any setting, by name; None if its owner's setting was not given."""
         return getattr(self, name) if name in GENERAL else self.own.get(name)
 
     def references(self) -> list[str]:
-        """What of this run is the user's own, as it is named."""
+        """The user's own code in this run: references by setting."""
         given = {name: getattr(self, name) for name in MAY_BE_OWN}
         return [value for value in given.values() if is_reference(value)]
 
     def known_to_own(self) -> dict[str, Option]:
-        """Load what is the user's own of this run; the settings it owns, by their flat names."""
+        """Load the user's own code of this run, and return its settings by their flat names."""
         found: dict[str, Option] = {}
         for name in KINDS_OF_THINGS:
             if is_reference(reference := getattr(self, name)) and name not in self.values:
@@ -409,7 +452,7 @@ class Config:
         return found
 
     def resolved(self) -> Config:
-        """The same settings with all defaults of what this run uses.
+        """The same settings with all defaults filled in.
 
         And with the digests of the source of what is the user's own.
         """
@@ -435,14 +478,14 @@ class Config:
         return kind(**self.own_of(kind, "method"))
 
     def build_rule(self) -> Rule:
-        """What the server makes of a round's updates."""
+        """Build the server rule."""
         if "server" in self.values:
             return cast(Rule, self.values["server"])
         kind = RULES[self.server]
         return kind(**self.own_of(kind, "server"))
 
     def build_attack(self) -> Attack | None:
-        """What hostile clients do, if there are any."""
+        """Build the attack of hostile clients; None without one."""
         if "attack" in self.values:
             return cast(Attack, self.values["attack"])
         if self.attack is None:
@@ -453,12 +496,12 @@ class Config:
         return kind(**{o.name: o.check(self.own[n]) for n, o in known.items() if n in self.own})
 
     def personalize_as(self, client: int | None = None) -> str:
-        """The name of what this client does last; without one, of what they do in general."""
+        """The name of the personalizer of a client; without a client, of all clients by default."""
         own = self.overrides.get(client, {}).get("personalize") if client is not None else None
         return own or self.personalize or self.build_method().personalize
 
     def own_of(self, kind: type, name: str) -> dict[str, Any]:
-        """The settings that were given of those a class owns, by its own names for them."""
+        """The given settings of a class, by its own field names."""
         flat = flat_options(kind, name)
         return {option.name: self.own[key] for key, option in flat.items() if key in self.own}
 
@@ -493,7 +536,7 @@ class Config:
         return found
 
     def to_toml(self) -> dict[str, Any]:
-        """This value as the tables of a TOML file, from which `read_config` makes it again."""
+        """The tables of a TOML file from which `read_config` builds this value again."""
         tables = {
             option.key: value
             for name, option in GENERAL.items()
@@ -513,7 +556,7 @@ class Config:
         return tables
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide a result: a run is resumed only with the same ones.
+        """The settings that determine a result: a run can be resumed only with equal ones.
 
         More rounds continue a run; where and on how many processes it runs changes no bit of it.
         """
@@ -529,14 +572,14 @@ class Config:
         return settings | ({"clients": self._clients_table()} if self.overrides else {})
 
     def in_common(self, but: Collection[str]) -> dict[str, Any]:
-        """The settings that decide the results of runs which differ in some."""
+        """The settings, except those in `but`, that determine the results of several runs."""
         free = (*CHANGES_NOTHING, *but)
         general = {o.key: getattr(self, n) for n, o in GENERAL.items() if n not in free}
         own = {_key(name): value for name, value in self.own.items()}
         return {key: value for key, value in (general | own).items() if value is not None}
 
     def shown(self, name: str) -> Any:
-        """A setting as people see it: of the user's own, without the folder of its file."""
+        """The value of a setting for display: a reference to own code without its folder."""
         value = self.setting(name)
         return short_reference(value) if name in MAY_BE_OWN and is_reference(value) else value
 
@@ -545,14 +588,14 @@ class Config:
         return {"count": self.clients, **personal}
 
     def training(self) -> dict[str, Any]:
-        """The settings that decide what stage 1 trains, where no heads are tested on the way."""
+        """The settings that determine the training of stage 1, if no heads are tested in it."""
         heads = {option.key for option in OPTIONS.values() if option.group == STAGE2}
         heads |= {*map(_key, self._heads_in_use()), "source of personalize"}
         settings = replace(self, overrides={}).identity()
         return {key: value for key, value in settings.items() if key not in heads}
 
     def name(self) -> str:
-        """A folder name for this run: the same settings have the same name."""
+        """A folder name for this run; equal settings give equal names."""
         text = json.dumps(self.identity() | {"rounds": self.rounds}, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
         data = self.shown("data")
@@ -564,18 +607,21 @@ class Config:
 
 
 def options_of_own(name: str, reference: str) -> dict[str, Option]:
-    """The settings that a thing of the user's own has, by the names that flags have for them."""
+    """The settings of the user's own class, by the names of their flags."""
     kind: Any = KINDS_OF_THINGS[name][reference]
     if not isinstance(kind, type):
         return {}
     flat = flat_options(kind, name)
     if clash := sorted(set(flat) & set(GENERAL)):
-        raise RepperError(f"{reference} has a field {clash[0]}, which every run has: rename it")
+        raise RepperError(
+            f"{reference} has a field {clash[0]}, but {clash[0]} is a setting of every run: "
+            f"rename the field"
+        )
     return flat
 
 
 def check_known(common: Config, runs: Iterable[Config]) -> None:
-    """Refuse settings that none of the runs knows, and those of an attack if none is attacked."""
+    """Refuse settings that no run has, and attack settings if no run has an attack."""
     listed = list(runs)
     known = set(OPTIONS).union(*(run.known_to_own() for run in listed))
     for name in common.own:
@@ -584,13 +630,12 @@ def check_known(common: Config, runs: Iterable[Config]) -> None:
     idle = [name for name in ATTACK_SETTINGS if name in common.own]
     if idle and all(run.attack is None for run in listed):
         raise RepperError(
-            f"--{OPTIONS[idle[0]].key} needs --attack: what are these clients to do? "
-            f"(known: {', '.join(ATTACKS)})"
+            f"--{OPTIONS[idle[0]].key} needs --attack NAME (known: {', '.join(ATTACKS)})"
         )
 
 
 def _key(name: str) -> str:
-    """The TOML key of a setting that something owns."""
+    """The TOML key of a setting."""
     return name.replace("_", "-")
 
 

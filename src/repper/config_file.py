@@ -37,7 +37,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _settings_in(path: Path, key: str, value: Any) -> dict[str, Any]:
-    """The settings that a line or a table of the file gives, by their flat names."""
+    """Parse a line or a table of the file into settings, by their flat names."""
     name = key.replace("-", "_")
     if name == "tensorboard" and isinstance(value, bool):  # what older folders have
         return {"track": "tensorboard" if value else None}
@@ -69,7 +69,7 @@ TABLES: dict[str, Registry[Any]] = {
 
 
 def _table(path: Path, kind: str, table: dict[str, Any]) -> dict[str, Any]:
-    """`[method]`, say, with a name and the settings that the method owns."""
+    """Parse a table such as `[method]`: a name, and the settings of the class of this name."""
     named = table.pop("name", None)
     if not isinstance(named, str):
         one = next(iter(TABLES[kind]))
@@ -85,7 +85,7 @@ def _table(path: Path, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         if named in TABLES[kind]:
             if name not in owned:
                 known = _listed(owned)
-                raise RepperError(f"{path}: {named} has no setting {key!r} (it has: {known})")
+                raise RepperError(f"{path}: {named} has no setting {key!r} (its settings: {known})")
             name = owned[name]
         settings |= _settings_in(path, name, value)
     return settings

@@ -1,4 +1,4 @@
-"""What an encoder makes of images, for people to look at, and in numbers."""
+"""t-SNE pictures of an encoder's features, and measures of how well they separate classes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MEANING = (
 
 @dataclass(frozen=True)
 class Parting:
-    """How well features part the classes: of all test images, of head and of tail classes.
+    """How well features separate all classes, frequent classes and tail classes.
 
     A class is head or tail by what the client holds. Each figure is a mean over clients, None
     where no client has such images. `MEANING` says the rest.
@@ -72,7 +72,7 @@ class Parting:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Test images in the plane (t-SNE), and how well the features themselves part the classes."""
+    """Test images in the plane (t-SNE), and how well their features separate the classes."""
 
     points: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -82,7 +82,7 @@ class Embedding:
 
 
 def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
-    """The embedding of a run's common encoder, drawn once and kept in the run's folder.
+    """The embedding of a run's common encoder, computed once and cached in the run's folder.
 
     Images are loaded only if it was not drawn before.
     """
@@ -112,13 +112,13 @@ def embedding_of(run: Run, load: Callable[[], Dataset]) -> Embedding:
 
 
 def encoder_label(method: str, run: Run) -> str:
-    """A method, and where its encoder is from unless it is the shared one."""
+    """The label of an encoder: its method, and its origin unless it is the shared encoder."""
     origin = run.result["encoder_origin"]
     return method if origin == SHARED else f"{method} ({origin})"
 
 
 def _some_clients(partition: Partition) -> list[int]:
-    """All clients, or as many as have not too many images to look at."""
+    """All clients, or a subset with a limited number of images."""
     order = np.random.default_rng(0).permutation(partition.clients)
     sizes = [len(partition.train[client]) + len(partition.test[client]) for client in order]
     count = max(1, int(np.searchsorted(np.cumsum(sizes), MOST_IMAGES, side="right")))
@@ -126,12 +126,12 @@ def _some_clients(partition: Partition) -> list[int]:
 
 
 def _as_seen(run: Run, data: Dataset, partition: Partition) -> Dataset:
-    """The images as the run's clients see them."""
+    """The images after the clients' feature shift."""
     return shifted(data, partition, run.config.shift, shift_seed(run.config, partition.settings))
 
 
 def embed(r: NDArray[Any]) -> NDArray[np.float64]:
-    """Features in the plane. The same features give the same picture."""
+    """Project features to the plane; equal features give equal pictures."""
     if len(r) < 2:
         return np.zeros((len(r), 2))
     perplexity = min(30.0, (len(r) - 1) / 3)
@@ -143,7 +143,7 @@ def embed(r: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def parting_of(run: Run, data: Dataset, clients: Iterable[int] | None = None) -> Parting:
-    """How a run's common encoder parts the classes of all clients' own images, or of some.
+    """How well a run's common encoder separates the classes of all or some clients' images.
 
     A test image is given the class of the client's nearest training image: more votes would let
     a class of few images win hardly ever, whatever the encoder.
@@ -201,7 +201,7 @@ KEPT_KINDS = {
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What was kept; a damaged file counts as none."""
+    """Read the cached embedding; None if it is damaged."""
     try:
         kept: dict[str, Any] = read_json(path)
         check_kinds(path, kept, KEPT_KINDS)

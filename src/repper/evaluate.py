@@ -1,4 +1,4 @@
-"""Scores: per client and class, and what they say over all clients. Accuracies are in percent."""
+"""Scores per client and class, and their summary over clients. Accuracies are in percent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """One client's result, class by class: images trained on, images tested, and those correct."""
+    """One client's result per class: training images, test images, and correct predictions."""
 
     client: int
     personalize: str
@@ -27,7 +27,7 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """On all its test images; None for a client that has none."""
+        """Accuracy on all test images of the client; None without test images."""
         return self._on(self.tested > 0)
 
     @property
@@ -56,12 +56,12 @@ def head_classes(train: Counts) -> NDArray[np.bool_]:
 
 
 def tail_classes(train: Counts) -> NDArray[np.bool_]:
-    """Which classes a client has, but with fewer training images than of its median class."""
+    """Which classes have some training images, but fewer than the client's median class."""
     return (train < np.median(train[train > 0])) & (train > 0)
 
 
 def score(client: int, personalize: str, train: Counts, labels: Counts, predicted: Counts) -> Score:
-    """Count what a client got right; `train` is its number of training images per class."""
+    """Count a client's correct predictions; `train` is its number of training images per class."""
     tested = np.bincount(labels, minlength=len(train))
     correct = np.bincount(labels[labels == predicted], minlength=len(train))
     return Score(client, personalize, train, tested, correct)
@@ -84,7 +84,7 @@ def table_of(scores: Sequence[Score], names: Sequence[str], title: str) -> Table
 
 
 def summarize(scores: Sequence[Score]) -> dict[str, float | None]:
-    """What the scores of all clients come to.
+    """Means and spreads over the scores of all clients.
 
     `mean` is the paper's score, the unweighted mean over clients. `worst_tenth` is the mean of the
     worst tenth of the clients (at least one). Clients without test images do not count, and a
@@ -144,6 +144,6 @@ def _percent(part: Any, whole: Any) -> float:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are known."""
+    """The mean of the values that are not None."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None

@@ -36,7 +36,7 @@ from repper.transforms import Transform
 
 @dataclass(frozen=True)
 class Served:
-    """What a server has: the parameters that clients share, and what else it needs to go on.
+    """The server's state between rounds: shared parameters, and everything needed to continue.
 
     `shared` are weights, and what travels beside them; `state` is that of the server's rule;
     `given` are parameters of earlier stages, which clients get and do not send back.
@@ -48,18 +48,18 @@ class Served:
 
     @property
     def received(self) -> Params:
-        """What a client gets."""
+        """The parameters that a client receives."""
         return self.given | self.shared
 
     def used(self, rule: Rule) -> Params:
-        """What is tested, and what clients fit their heads on."""
+        """The model that is tested, and that clients fit their heads on."""
         weights = select(self.shared, is_weight)
         return self.received | rule.use(self.state, weights)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round leaves: the server's new parameters, who took part, and their mean loss.
+    """The result of a round: the server's new parameters, the cohort, and the mean loss.
 
     `absent` are those of the cohort that it had to do without, and why.
     """
@@ -84,7 +84,7 @@ IN_MEMORY = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one client may change in a round.
+    """Limits on the influence of one client in a round.
 
     `share` is its largest share of the mean. No value that it sends may be more than `growth` times
     as large as the largest one it got (`check_growth`).
@@ -94,7 +94,7 @@ class Limits:
     growth: float = math.inf
 
     def most_examples(self, counts: Sequence[int]) -> int:
-        """As how many examples one client counts at most, if those of a cohort have so many.
+        """The largest number of examples that one client may count in a cohort.
 
         With fewer clients than the share allows for, all count the same.
         """
@@ -112,7 +112,7 @@ UNLIMITED = Limits()
 
 
 def begin(network: Network, method: Method, holds: Holds, rule: Rule) -> Served:
-    """What the server of a stage begins with, on the values that a network has now."""
+    """The server's state at the start of a stage, from a network's current values."""
     received = clone(first_received(method, network, holds))
     shared = to_send(received, holds)
     given = select(received, lambda name: name not in shared)
@@ -120,7 +120,7 @@ def begin(network: Network, method: Method, holds: Holds, rule: Rule) -> Served:
 
 
 def begin_anew(work: Work, rule: Rule, seed: int) -> Served:
-    """What the server begins with in a work's first stage, with initial values from a seed."""
+    """The server's state at the start of the first stage, with initial values from a seed."""
     networks = work.networks(torch_seed(seed, Purpose.INIT))
     holds = holdings(work.stages, networks, work.local_norm)
     return begin(networks[0], work.stages[0].method, holds[0], rule)
@@ -179,7 +179,7 @@ def federate(
 def in_cohort_order(
     updates: Iterable[Update | Absent], cohort: Sequence[int], absent: list[Absent]
 ) -> Iterator[Update]:
-    """Updates in the order of the cohort, because a sum of floats depends on its order.
+    """Sort updates into the cohort's order, because a sum of floats depends on its order.
 
     Clients without one are added to `absent`. Of updates that come before their turn, most wait on
     the disk, so memory does not grow with the cohort.
@@ -192,7 +192,7 @@ def in_cohort_order(
             while client not in early:
                 found = next(arriving, None)
                 if found is None:
-                    raise RepperError(f"client {client} was asked for an update but sent none")
+                    raise RepperError(f"client {client} sent no update in this round")
                 early[found.client] = found
                 waiting = sum(isinstance(one, Update) for one in early.values())
                 if waiting > IN_MEMORY and found.client != client and isinstance(found, Update):
@@ -228,7 +228,7 @@ def settle(
     growth: float = math.inf,
     most: int | None = None,
 ) -> tuple[Served, int, float]:
-    """What the rule makes of a round's updates (section 4, Server Update), and their mean loss.
+    """Apply the rule to a round's updates (section 4, Server Update); also the mean loss.
 
     Every update is checked, and counts as `most` examples at most. The rule has the weights; what
     travels beside them is averaged and given to the method. Unless the rule needs them all, one
@@ -248,7 +248,7 @@ def settle(
             sent = update.sent if not parts else select(update.sent, is_weight)
             yield Sent(update.client, sent, counted)
         if not beside.examples:
-            raise RepperError(f"no client gave an update in round {number}")
+            raise RepperError(f"no client sent an update in round {number}")
 
     arriving = checked()
     state, new = rule.apply(served.state, weights, arriving if rule.streams else tuple(arriving))
@@ -266,22 +266,22 @@ def settle(
 
 
 def _check_model(new: Params, like: Params, rule: Rule) -> None:
-    """Refuse what a rule has made of a round if it is not a model like the one before."""
+    """Refuse a rule's new model if its names, shapes or values are wrong."""
     for name in sorted(new.keys() ^ like.keys()):
         what = "lacks" if name in like else "has an unexpected"
-        raise RepperError(f"the model that {type(rule).__name__} gave {what} {name}")
+        raise RepperError(f"the model returned by {type(rule).__name__} {what} {name}")
     for name, tensor in like.items():
         if (shape := getattr(new[name], "shape", None)) != tensor.shape:
             raise RepperError(
-                f"the model that {type(rule).__name__} gave has {name} as {shape}, expected "
-                f"{tuple(tensor.shape)}"
+                f"the model returned by {type(rule).__name__} has {name} of shape {shape}, "
+                f"expected {tuple(tensor.shape)}"
             )
         if not is_finite(new[name]):
-            raise RepperError(f"the model that {type(rule).__name__} gave has NaN or infinity")
+            raise RepperError(f"the model returned by {type(rule).__name__} has NaN or infinity")
 
 
 def check(update: Update, like: Params, number: int, growth: float = math.inf) -> None:
-    """Refuse an update and say whose it was.
+    """Check an update; the error names its client.
 
     One with wrong names or shapes, with values that are not finite or have grown too much since the
     client got them in `like`, or without a positive number of examples.
@@ -294,7 +294,7 @@ def check(update: Update, like: Params, number: int, growth: float = math.inf) -
             f"the loss of {who} is {update.loss}: its training diverged, try a lower --lr"
         )
     if abs(update.loss) > LARGEST_LOSS:
-        raise RepperError(f"the loss of {who} is {update.loss:g}, which no training comes to")
+        raise RepperError(f"the loss of {who} is {update.loss:g}, which is not plausible")
     check_update(update.sent, like, who)
     if growth < math.inf:
         check_growth(update.sent, like, growth, who)

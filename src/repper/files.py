@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, so that a crash leaves a folder readable."""
+"""Write files atomically, so that a crash leaves a folder readable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFTOVER = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replace a file by new content: a reader, or a crash, sees the old or the new one."""
+    """Replace a file by new content: after a crash it has the old or the new content."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can do that."""
+    """Sync a folder's entries to the disk, if the system supports it."""
     if sys.platform != "win32":
         opened = os.open(folder, os.O_RDONLY)
         try:
@@ -45,7 +45,7 @@ def _sync(folder: Path) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed have left of files, in a folder and those within it.
+    """Remove unfinished files of killed processes, in a folder and its subfolders.
 
     Of processes that are still there, nothing: they may be writing.
     """
@@ -57,7 +57,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether another process of this number may still be at work."""
+    """Whether another process with this id may still be running."""
     if process == os.getpid():
         return False
     if os.name == "nt":  # there, the signal 0 would end it
@@ -77,7 +77,7 @@ class InUseError(Exception):
 
 @contextmanager
 def lock_file(path: Path, *, wait: bool, keep: bool = True) -> Iterator[None]:
-    """Hold a lock file, on any system; the lock ends with the process, however it ends.
+    """Hold a lock file, on any system; the lock ends with the process.
 
     While another process holds it, `wait` for that one, or raise `InUseError`. Without `keep`, the
     file is removed in the end: who waits for a file that is gone takes a new one.
@@ -131,29 +131,29 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def check_one_of(resume: bool, overwrite: bool) -> None:
-    """Refuse to go on with what is in a folder and to replace it at once."""
+    """Refuse --resume together with --overwrite."""
     if resume and overwrite:
         raise RepperError(
-            "--resume goes on with a run and --overwrite replaces it: give one of them"
+            "--resume continues a run and --overwrite replaces it: give only one of them"
         )
 
 
 def check_same(
     folder: Path, what: str, before: Mapping[str, object], now: Mapping[str, object]
 ) -> None:
-    """Refuse a folder that holds a run, or the like, of other settings."""
+    """Refuse a folder with a run, or the like, of other settings."""
     # Another method has other settings of its own: say the cause, not what follows from it.
     causes = ("method", "server", "personalize")
     for key in sorted(before.keys() | now.keys(), key=lambda key: (key not in causes, key)):
         if before.get(key) != now.get(key):
             raise RepperError(
-                f"{folder} holds another {what}: its {key} is {before.get(key)}, not "
+                f"{folder} has a {what} with other settings: its {key} is {before.get(key)}, not "
                 f"{now.get(key)}; choose another --out"
             )
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be shown and written down: no control characters, no broken bytes."""
+    """Whether a name is printable: no control characters, no broken bytes."""
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
@@ -162,5 +162,5 @@ COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def plain(text: str) -> str:
-    """Text on one line without what a terminal would take for a command."""
+    """Text on one line, without control characters for terminals."""
     return COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)

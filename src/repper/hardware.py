@@ -1,4 +1,4 @@
-"""What this machine can do: its devices, and the numbers that its CPU is fast with."""
+"""Features of this machine: its devices, and the number formats that it computes fast."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def resolve_device(name: str) -> str:
 
 
 def resolve_precision(name: str, device: str) -> str:
-    """The numbers to compute with: `auto` is bfloat16 where the hardware multiplies it."""
+    """The number format to compute with: `auto` is bfloat16 if the hardware supports it."""
     if name != "auto":
         return name
     kind = torch.device(device).type
@@ -49,7 +49,7 @@ def resolve_precision(name: str, device: str) -> str:
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """The names of this CPU's vector instructions, where the system tells them (Linux)."""
+    """The names of this CPU's vector instructions, if the system reports them (Linux)."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

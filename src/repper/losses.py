@@ -94,7 +94,7 @@ def proximal(moving: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> Ten
 
 
 def pulled(loss: Tensor, seen: Seen, weight: float) -> Tensor:
-    """A loss, and a pull of what is trained towards what the server sent of it."""
+    """A loss plus a proximal term towards the parameters that the server sent."""
     if not weight:
         return loss
     sent = {name: p for name, p in seen.moving.items() if name in seen.received}

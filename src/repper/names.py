@@ -1,4 +1,4 @@
-"""What parameters are called, and what that says of them.
+"""Parameter names, and what they mean.
 
 A network is `encoder.*`, then `head.*`, `projection.*` and the like; a client's own copy of it is
 `personal.*`. What travels beside the weights has the name of its part first: `control:head.bias`.
@@ -25,7 +25,7 @@ def is_personal(name: str) -> bool:
 
 
 def is_weight(name: str) -> bool:
-    """Whether a name is one of the network, and not of a part that travels beside it."""
+    """Whether a name is a weight of the network, not a part sent beside the weights."""
     return ":" not in name
 
 
@@ -40,10 +40,10 @@ def is_variance(name: str) -> bool:
 
 
 def part_of(values: Mapping[str, T], part: str) -> dict[str, T]:
-    """A part that travels beside the weights, by the names of the weights."""
+    """A part sent beside the weights, keyed by the names of the weights."""
     return {n.removeprefix(f"{part}:"): v for n, v in values.items() if n.startswith(f"{part}:")}
 
 
 def named_parts(parts: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
-    """Parts by name in one table; `part_of` takes them out again."""
+    """All parts in one table; `part_of` extracts them again."""
     return {f"{part}:{name}": v for part, values in parts.items() for name, v in values.items()}

@@ -1,4 +1,4 @@
-"""One setting: what it means, which values it takes, and what to say of others.
+"""Options: the meaning, limits and error sentences of settings.
 
 Whoever has settings declares them as fields of a dataclass, with their limits and help: `Config`
 those of every run, and each method, head and server rule its own. Flags, TOML keys and the checks
@@ -56,14 +56,14 @@ class Option:
         return names[self.kind]
 
     def parse(self, text: str) -> Any:
-        """The value that the text of a flag means; its limits are for `check`."""
+        """Parse the text of a flag; `check` checks the limits."""
         try:
             return _truth(text) if self.kind is bool else self.kind(text)
         except (ValueError, KeyError) as error:
             raise RepperError(f"--{self.key} must be {self._expected}, got {text!r}") from error
 
     def check(self, value: Any, said: str = "") -> Any:
-        """The value, as the right type; an error says which setting is wrong and what it takes.
+        """Return the value with the right type, or raise an error that says what is allowed.
 
         `said` is what to call the setting: its flag, unless the caller has never seen one.
         """
@@ -74,7 +74,7 @@ class Option:
         if type(value) is not self.kind:
             raise RepperError(f"{said} must be {self._expected}, got {value!r}")
         if isinstance(value, str) and not is_text(value):
-            raise RepperError(f"{said} holds characters that are not text: {value!r}")
+            raise RepperError(f"{said} contains characters that are not text: {value!r}")
         own = self.takes_own and is_reference(value)
         if self.choices is not None and not own and value not in (known := tuple(self.choices())):
             raise unknown(said.removeprefix("--").replace("-", " "), value, known)
@@ -83,7 +83,7 @@ class Option:
         return value
 
     def _plain(self, value: Any) -> Any:
-        """Numbers of numpy, and whole numbers where any will do, as Python's own."""
+        """Convert numpy numbers, and whole numbers where floats are allowed, to Python's types."""
         try:
             if self.kind in (int, float) and not isinstance(value, bool | str):
                 return self.kind(operator.index(value) if self.kind is int else float(value))
@@ -108,7 +108,7 @@ def _truth(text: str) -> bool:
 
 
 def setting(default: Any, help: str = "", *, group: str = "", flag: str = "", **limits: Any) -> Any:
-    """A dataclass field that is a setting; `choices` may be a function, to be asked late."""
+    """Declare a dataclass field as a setting; `choices` may be a function, called late."""
     choices = limits.pop("choices", None)
     lazy = choices if choices is None or callable(choices) else (lambda: choices)
     option = Option(help, group, lazy, flag=flag, **limits)
@@ -139,7 +139,7 @@ def options_of(settings: type) -> dict[str, Option]:
 
 
 def check_fields(value: Any) -> None:
-    """Check every setting of a value, and make it the right type; say the field's name, no flag."""
+    """Check every setting of a value and fix its type; errors use field names, not flags."""
     kind: type = type(value)
     for name, option in options_of(kind).items():
         given = option.check(getattr(value, name), said=name)
@@ -148,32 +148,32 @@ def check_fields(value: Any) -> None:
 
 
 def checked(name: str, value: Any, kind: type, *, optional: bool = False, **limits: Any) -> Any:
-    """An argument of a Python function as the right type, or an error that names it."""
+    """Check an argument of a Python function; errors name the argument."""
     return Option("", name=name, kind=kind, optional=optional, **limits).check(value, said=name)
 
 
 def checked_path(name: str, value: Any) -> Path:
-    """An argument that names a file or folder."""
+    """Check an argument that is a file or folder."""
     if not isinstance(value, str | Path) or not str(value) or not is_text(str(value)):
         raise RepperError(f"{name} must be a path, got {value!r}")
     return Path(value)
 
 
 def check_kind(name: str, value: Any, kinds: type | types.UnionType, said: str) -> None:
-    """Refuse an argument that is none of some classes; `said` is what it must be."""
+    """Refuse an argument that is not an instance of `kinds`; `said` describes them."""
     if not isinstance(value, kinds):
         raise RepperError(f"{name} must be {said}, got {shortened(value)}")
 
 
 def shortened(value: object) -> str:
-    """A value for a sentence: arrays and long ones by their type."""
+    """A value for an error sentence: arrays and long values by their type."""
     shown = repr(value)
     return shown if len(shown) <= 60 and "\n" not in shown else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A frozen value whose fields are settings: a wrong one is refused when the value is made."""
+    """A frozen dataclass of settings: wrong values are refused when it is created."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -38,7 +38,7 @@ class Look:
 
     @classmethod
     def of(cls, number: int) -> Look:
-        """The look of the one with this number among many.
+        """The look of number `n` among many.
 
         Colours of a later turn begin elsewhere: things that are alike, such as airplane and ship
         or automobile and truck, often are eight numbers apart.
@@ -52,7 +52,7 @@ class Look:
 
     @property
     def face(self) -> str:
-        """What its markers are filled with, in Matplotlib's words."""
+        """The fill colour of its markers, for Matplotlib."""
         return "none" if self.turn else self.light
 
     @property
@@ -61,7 +61,7 @@ class Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """How methods are drawn, or rows such as `fedavg+finetune`: rows of a method in its colour."""
+    """The looks of methods, or of rows such as `fedavg+finetune` in their method's colour."""
     found, seen, known = dict[str, Look](), dict[str, int](), list(METHODS)
     for name in names:
         method = name.partition(" ")[0].partition("+")[0].partition("[")[0]
@@ -75,7 +75,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def class_looks(labels: NDArray[np.int64]) -> dict[int, Look]:
-    """How classes are drawn: all of them, or of very many those with the most images."""
+    """The looks of classes: all, or of very many those with the most images."""
     found, counts = np.unique(labels, return_counts=True)
     if len(found) > MANY_CLASSES:
         found = np.sort(found[np.argsort(-counts, kind="stable")[: len(LIGHT)]])

@@ -1,4 +1,4 @@
-"""Named tensors: the only thing that travels between a client and the server."""
+"""Named tensors: clients and server exchange nothing else."""
 
 from __future__ import annotations
 
@@ -143,8 +143,9 @@ def check_growth(
                 bound = max(bound, FIRST)
         if largest > bound:
             raise RepperError(
-                f"the update of {who} has {largest:.3g} among its {kind}, where the largest it was "
-                f"sent is {before:.3g}: poisoned, or diverged (--max-growth sets the limit)"
+                f"the update of {who} has a value of {largest:.3g} among its {kind}, but the "
+                f"largest value sent to it is {before:.3g}: the update is poisoned or diverged "
+                f"(--max-growth sets the limit)"
             )
 
 
@@ -171,7 +172,7 @@ def save_params(path: Path, params: Mapping[str, Tensor], notes: Mapping[str, st
 
 
 def read_params(path: Path) -> tuple[Params, dict[str, str]]:
-    """Read what `save_params` wrote; a file that was damaged since is refused."""
+    """Read a file of `save_params`; a damaged file is refused."""
     params, notes = read_sealed(path, "pt")
     if "digest" not in notes:
         raise RepperError(f"{path} was not written by repper: its header has no digest")

@@ -1,4 +1,4 @@
-"""Who holds which images: iid, Dirichlet, shards, real clients; and manifests that repeat it."""
+"""Divide images among clients: iid, Dirichlet, shards, real clients; and save the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIES = 1000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """For each client the rows of the data set it trains on and the rows it is tested on.
+    """For each client the rows of its training images and of its test images.
 
     `split` makes one, and so do your own lists: `Partition(train=(rows, ..), test=(rows, ..))`, an
     array of row numbers for every client.
@@ -73,7 +73,7 @@ class Partition:
         return train, test
 
     def check(self, data: Dataset) -> None:
-        """Refuse rows that the data set does not have, or that two clients hold."""
+        """Refuse rows that are not in the data set, or that two clients have."""
         parts = (("train", self.train, data.train), ("test", self.test, data.test))
         for part, held, split in parts:
             if any(r.ndim != 1 or not np.issubdtype(r.dtype, np.integer) for r in held):
@@ -120,16 +120,16 @@ def hold_out(partition: Partition, share: float, seed: int) -> Partition:
 
 
 def read_partition(path: Path, data: Dataset) -> Partition:
-    """Read a manifest; one that is damaged or was made for other data is refused."""
+    """Read a manifest; a damaged one, or one of another data set, is refused."""
     partition, made_for = read_rows(path)
     if made_for != data.digest:
-        raise RepperError(f"{path} was made for other data than this {data.name!r}")
+        raise RepperError(f"{path} was made for another data set, not for this {data.name!r}")
     partition.check(data)
     return partition
 
 
 def read_rows(path: Path) -> tuple[Partition, str]:
-    """The rows of a manifest, and the digest of the data that they are of."""
+    """The rows of a manifest, and the digest of its data set."""
     manifest = read_json(path)
     try:
         train, test = (
@@ -143,7 +143,9 @@ def read_rows(path: Path) -> tuple[Partition, str]:
         raise RepperError(f"{path} is not a partition manifest ({error!r})") from error
     names = partition.settings.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RepperError(f"{path} is not a partition manifest: its names are no list of texts")
+        raise RepperError(
+            f"{path} is not a partition manifest: its names are not a list of strings"
+        )
     if names and len(names) != partition.clients:
         raise RepperError(
             f"{path} is damaged: it names {len(names)} of {partition.clients} clients"
@@ -154,7 +156,7 @@ def read_rows(path: Path) -> tuple[Partition, str]:
 
 
 def by_folders(name: str) -> bool:
-    """Whether a partition, by its kind or its manifest, is that of a folder's own clients."""
+    """Whether a partition (a kind or a manifest) has the clients of client folders."""
     if not name.endswith(".json"):
         return name == FOLDERS
     try:
@@ -214,7 +216,7 @@ def split(
         )
     if kind == "shards" and clients * classes_per_client < classes:
         raise RepperError(
-            f"{clients} clients with {classes_per_client} classes each cannot hold all {classes} "
+            f"{clients} clients with {classes_per_client} classes each cannot cover all {classes} "
             f"classes: raise --clients or --classes-per-client"
         )
     rng = stream(seed, Purpose.PARTITION)
@@ -286,7 +288,7 @@ def _deal(
     test_counts: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
-    """Rows of each class in a random order, so many to each client."""
+    """Divide the rows of each class in random order, with given numbers per client."""
     hands: list[list[list[Rows]]] = [[[] for _ in range(train_counts.shape[1])] for _ in range(2)]
     for label in range(len(train_counts)):
         for split, counts, hand in zip(
@@ -316,7 +318,7 @@ def _apportion(total: np.int64, shares: NDArray[Any]) -> NDArray[np.int64]:
 def _shard_shares(
     clients: int, classes: int, per_client: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """1 where a client (column) holds a class (row), with every class held about equally often."""
+    """1 where a client (column) has a class (row); every class has about equally many clients."""
     held = np.zeros((classes, clients))
     for client in range(clients):
         # The classes dealt least often so far, ties at random: none is ever more than one ahead.

@@ -1,4 +1,4 @@
-"""What a client does last: stage 2, personalized classification learning (RepPer, section 3.2)."""
+"""Stage 2: personalized classification learning (RepPer, section 3.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def personalizer_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Features:
-    """What a client's images are to the encoder, extracted once: r of shape (n, d), and labels."""
+    """Features of a client's images, extracted once: r of shape (n, d), and labels."""
 
     r: Array
     labels: NDArray[np.int64]
@@ -53,7 +53,7 @@ class Learner:
 
 
 class Personalizer(ABC):
-    """How a client comes to its head. The encoder stays frozen (eq. 7)."""
+    """How a client gets its head. The encoder stays frozen (eq. 7)."""
 
     needs_a_head: bool = False
     """Whether it begins with the head that the method has trained."""
@@ -80,7 +80,7 @@ class Personalizer(ABC):
 @final
 @dataclass(frozen=True)
 class Keep(Personalizer):
-    """Use the head the method itself has trained."""
+    """Keep the head that the method has trained."""
 
     needs_a_head = True
 
@@ -94,7 +94,7 @@ class Keep(Personalizer):
 @final
 @dataclass(frozen=True)
 class UseCommon(Personalizer):
-    """Use the head that all clients have trained together, with one's own class frequencies.
+    """Use the common head, with the client's own class frequencies.
 
     Where clients differ in nothing but their class mix, this is the best there is: the common head
     knows all images, and the frequencies never leave the client. `smoothing` images of every class
@@ -117,7 +117,7 @@ class UseCommon(Personalizer):
 @final
 @dataclass(frozen=True)
 class TuneCommon(Personalizer):
-    """Add a residual of one's own to the common head, as far as one's own images speak for it.
+    """Add a personal residual to the common head, regularized by cross-validation.
 
     Where clients' images differ, and not only their class mix, this can be better than `UseCommon`.
     """
@@ -135,7 +135,7 @@ class TuneCommon(Personalizer):
 @final
 @dataclass(frozen=True)
 class FineTune(Personalizer):
-    """Train the head further that the method has trained (the paper's +FT)."""
+    """Fine-tune the head that the method has trained (the paper's +FT)."""
 
     settings: Settings = ()
 
@@ -152,7 +152,7 @@ class FineTune(Personalizer):
 @final
 @dataclass(frozen=True)
 class FitHead(Personalizer):
-    """Fit a head of one's own; `settings` are the arguments of its class."""
+    """Fit a new head; `settings` are the arguments of its class."""
 
     kind: type[Head]
     settings: Settings = ()
@@ -168,7 +168,7 @@ class FitHead(Personalizer):
 
 @dataclass(frozen=True)
 class Personalizers:
-    """What each client does last: the same for all, but for some."""
+    """The personalizer of each client: one default, and exceptions."""
 
     common: Personalizer
     single: Mapping[int, Personalizer] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class Personalizers:
 def personalize(
     learners: Sequence[tuple[Personalizer, Learner]], names: tuple[str, ...], every: int = 0
 ) -> Iterator[tuple[int, int, SavedHead]]:
-    """Give every learner its head: the place of a learner, an epoch, and the head after it.
+    """Fit every learner's head: yields the learner's index, an epoch, and the head after it.
 
     There is one after every `every`-th epoch (0: none), and after the last: the result.
     """
@@ -212,7 +212,7 @@ def personalize(
 def _linear(
     kind: str, weight: Array, bias: Array, names: tuple[str, ...], encoder: str
 ) -> SavedHead:
-    """A layer over all classes, on features as they are."""
+    """A linear layer over all classes, on features as they are."""
     arrays = {
         "mean": np.zeros(weight.shape[1], np.float32),
         "scale": np.ones(1, np.float32),

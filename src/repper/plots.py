@@ -1,4 +1,4 @@
-"""Figures. One style for all, and colours that colour-blind people can tell apart."""
+"""Figures in one style, with colours for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLE: Any = {
 def bubbles(
     path: Path, data: Dataset, partition: Partition, title: str, most: int | None = None
 ) -> None:
-    """Who holds what: a dot per client and class, its area the number of training images.
+    """Draw the partition: a dot per client and class, its area the number of training images.
 
     The largest dot there could be is of `most` images, so that drawings can be compared.
     """
@@ -76,7 +76,7 @@ def bubbles(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure, with no date in the file: the same drawing gives the same bytes."""
+    """Write a figure without a date, so that equal drawings give equal bytes."""
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     _check_name(path)
     content, kind = io.BytesIO(), path.suffix.lower()

@@ -1,4 +1,4 @@
-"""What never leaves a client: its own parameters, on the client's side of the fleet.
+"""Private parameters of clients, stored on the clients' side.
 
 One file per client that has trained, and per round in which it did: `private/7/12.safetensors`. A
 client that was never sampled has none and stands at the initial values (with a personal copy, at
@@ -38,7 +38,7 @@ class PrivateStore:
     run: str = ""
 
     def begin(self, initial: Params) -> None:
-        """Keep the values that a client starts from, and nothing of an earlier attempt."""
+        """Store the initial values of clients, and delete files of an earlier attempt."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         save_params(self.folder / INITIAL, initial, self._ties())
@@ -68,7 +68,7 @@ class PrivateStore:
         return notes["digest"]
 
     def write(self, client: int, number: int, params: Params, keep_all: bool) -> None:
-        """Keep what the client has after round `number`; older files go unless `keep_all`."""
+        """Store a client's parameters of round `number`; delete older ones unless `keep_all`."""
         try:
             (self.folder / str(client)).mkdir(exist_ok=True)
         except OSError as error:
@@ -82,7 +82,7 @@ class PrivateStore:
             self.path(client, old).unlink(missing_ok=True)
 
     def forget_after(self, client: int, number: int) -> None:
-        """Drop what the client kept after round `number`: rounds that went on without it."""
+        """Delete what the client stored after round `number`: those rounds went on without it."""
         for later in [n for n in self._rounds(client) if n > number]:
             self.path(client, later).unlink(missing_ok=True)
 
@@ -102,7 +102,7 @@ class PrivateStore:
         return select(own, is_encoder)
 
     def copy_to(self, other: PrivateStore, number: int, wanted: Callable[[str], bool]) -> None:
-        """Give another store what clients had after round `number`, as its round 0.
+        """Copy clients' parameters after round `number` to another store, as its round 0.
 
         Only parameters that `wanted` names are given.
         """
@@ -112,7 +112,7 @@ class PrivateStore:
             other.write(client, 0, select(own, wanted), keep_all=True)
 
     def link_to(self, folder: Path) -> None:
-        """A second store with the same content that takes no more space where files can be linked.
+        """Make a second store with the same content, by hard links where possible.
 
         That is safe because a file is never changed: it is replaced as a whole, or removed.
         """
@@ -124,7 +124,7 @@ class PrivateStore:
             yield from ((client, number) for number in sorted(self._rounds(client)))
 
     def check(self, client: int, number: int) -> None:
-        """Refuse a file of a client that is damaged, or not of this client, round and run."""
+        """Refuse a client's file that is damaged, or of another client, round or run."""
         self._read(self.path(client, number), client=client, round=number)
 
     def check_initial(self) -> None:

@@ -1,4 +1,4 @@
-"""Names for things that are imported only when they are used, so that `--help` needs no PyTorch.
+"""Registries: names of classes that are imported late, so that `--help` needs no PyTorch.
 
 A thing of the user's own is named by where it is: `my_file.py:MyMethod` or `my_package:MyMethod`.
 """
@@ -59,11 +59,11 @@ class Registry(Mapping[str, T]):
             base = self._import(self._own, name)
             if not (isinstance(found, type) and issubclass(found, base)):
                 raise RepperError(
-                    f"{name} is no {self._kind}: it must be a subclass of {base.__name__} "
+                    f"{name} is not a {self._kind}: it must be a subclass of {base.__name__} "
                     f"(from {base.__module__.rpartition('.')[0]} import {base.__name__})"
                 )
         elif not callable(found):
-            raise RepperError(f"{name} is no {self._kind}: it must be a function")
+            raise RepperError(f"{name} is not a {self._kind}: it must be a function")
         return cast(T, found)
 
     def _import(self, place: str, name: str) -> Any:
@@ -92,18 +92,18 @@ class Registry(Mapping[str, T]):
 
 
 def is_reference(text: object) -> bool:
-    """Whether a text names a thing of the user's own."""
+    """Whether a text refers to the user's own code."""
     return isinstance(text, str) and REFERENCE.fullmatch(text) is not None
 
 
 def absolute_reference(text: str) -> str:
-    """The same reference from whatever folder it is looked up."""
+    """Make a reference independent of the current folder."""
     where, name = _parts(text)
     return f"{Path(where).expanduser().resolve()}:{name}" if where.endswith(".py") else text
 
 
 def load_reference(text: str) -> Any:
-    """The thing that `file.py:name` or `package.module:name` refers to."""
+    """Load the object that `file.py:name` or `package.module:name` refers to."""
     where, name = _parts(text)
     module = _from_file(Path(where).expanduser()) if where.endswith(".py") else _from_package(where)
     if not hasattr(module, name):
@@ -112,7 +112,7 @@ def load_reference(text: str) -> Any:
 
 
 def reference_to(value: Any) -> str:
-    """How to name a class or function of the user's own, as far as it has a place at all."""
+    """A reference to a class or function of the user's own, if it is importable."""
     module = sys.modules.get(value.__module__)
     file = getattr(module, "__file__", None)
     alone = value.__module__ == "__main__" or value.__module__.startswith(FROM_FILE)
@@ -128,7 +128,7 @@ def short_reference(text: str) -> str:
 
 
 def mistake_in_own_code(error: BaseException) -> str | None:
-    """Where the user's own code failed, in one sentence; None if it had no part in the error."""
+    """One sentence about the line of the user's own code that failed; None for other errors."""
     places = [
         f"{Path(frame.f_code.co_filename).name}, line {line}, in "
         f"{frame.f_code.co_qualname.replace('.<locals>', '')}"
@@ -140,7 +140,7 @@ def mistake_in_own_code(error: BaseException) -> str | None:
 
 @contextmanager
 def blaming(own: Iterable[str]) -> Iterator[None]:
-    """Say of an error that it comes from the user's own things, as it would not without them.
+    """Mark errors inside this block as errors of the user's own code.
 
     An error in their own lines is left as it is: its traceback says more.
     """
@@ -150,7 +150,7 @@ def blaming(own: Iterable[str]) -> Iterator[None]:
         names = ", ".join(map(short_reference, own))
         if not names or isinstance(error, RepperError | OSError) or mistake_in_own_code(error):
             raise
-        raise RepperError(f"{names} does not work: {type(error).__name__}: {error}") from error
+        raise RepperError(f"{names} raised {type(error).__name__}: {error}") from error
 
 
 def _is_own(module: str) -> bool:
@@ -158,7 +158,7 @@ def _is_own(module: str) -> bool:
 
 
 def source_digest(value: Any) -> str:
-    """A SHA-256 of the source that a class or function of the user's own was read from."""
+    """A SHA-256 of the source file of the user's own class or function."""
     try:
         file = inspect.getsourcefile(value)
         source = Path(file).read_bytes() if file and Path(file).is_file() else b""
@@ -211,7 +211,7 @@ def _from_package(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise RepperError(
-                f"there is no package {name}: install it, run from its folder, or name a file.py"
+                f"there is no package {name}: install it, run from its folder, or give a file.py"
             ) from error
         raise RepperError(f"{name} cannot be loaded: {error}") from error
     finally:

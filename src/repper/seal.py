@@ -1,4 +1,4 @@
-"""Seals: a SHA-256 within a file, so that a changed bit anywhere in it is found when it is read.
+"""Seals: a SHA-256 inside a file, which detects any changed bit when the file is read.
 
 A seal covers all bytes of the file, or of its part, counted with its own 64 characters as zeros. A
 file without one was written by hand, or by an older version: it is read as it is.
@@ -17,7 +17,7 @@ BLANK_SEAL = "sha256:" + BLANK.decode()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a kind of file has its seal.
+    """Where files of a kind have their seal.
 
     `mark` is what stands before the 64 characters. `traces` are several signs of it, far enough
     apart that a damaged seal is not taken for none.
@@ -27,7 +27,7 @@ class Place:
     traces: tuple[bytes, ...]
 
     def filled(self, content: bytes, before: bytes = b"") -> bytes:
-        """The content, whose seal is blank, with its seal; it covers what came `before`, too."""
+        """Fill in the blank seal of content; it also covers the bytes `before`."""
         at = content.rindex(self.mark + BLANK) + len(self.mark)
         return content[:at] + _sha256(before, content) + content[at + 64 :]
 
@@ -37,7 +37,7 @@ class Place:
         return content[at : at + 64]
 
     def is_sealed(self, content: bytes, before: bytes = b"") -> bool:
-        """Whether content has a seal; a ValueError if that is another content's, or damaged."""
+        """Whether content has a seal; a wrong seal is a ValueError."""
         if not any(trace in content for trace in self.traces):
             return False
         at = content.rfind(self.mark) + len(self.mark)

@@ -1,4 +1,4 @@
-"""Safetensors files of ours: equal content gives equal bytes, and a damaged header is found.
+"""Safetensors files with a seal: equal content gives equal bytes.
 
 Among the notes in a file's header is a seal over the length of the header and all of it. Another
 note is a digest of the tensors, which every kind of file has in its own way; the seal covers that
@@ -25,12 +25,12 @@ MOST_HEADER = 100_000_000
 
 
 def write_sealed(path: Path, packed: bytes) -> None:
-    """Write what safetensors' `save` gives, whole or not at all, with its header in one order."""
+    """Write a safetensors file atomically, with a sorted header and a seal."""
     write_atomically(path, sealed(packed))
 
 
 def sealed(packed: bytes) -> bytes:
-    """A safetensors file with a seal and a sorted header, which the library writes in any order."""
+    """Add a seal to a safetensors file, and sort its header."""
     end = 8 + int.from_bytes(packed[:8], "little")
     content = json.loads(packed[8:end])
     content["__metadata__"] = content.get("__metadata__", {}) | {SEAL: BLANK_SEAL}
@@ -41,7 +41,7 @@ def sealed(packed: bytes) -> bytes:
 
 
 def read_sealed(path: Path, framework: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors and notes of a file, after a check of its seal if it has one."""
+    """Read tensors and metadata, after a check of the seal if there is one."""
     try:
         with safe_open(str(path), framework=framework) as file:
             _check(path)
@@ -53,7 +53,7 @@ def read_sealed(path: Path, framework: str) -> tuple[dict[str, Any], dict[str, s
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """The notes of a file, after a check of its seal if it has one; tensors are not read."""
+    """Read only the metadata of a file, after a check of its seal if there is one."""
     try:
         with safe_open(str(path), framework="np") as file:
             _check(path)
@@ -65,7 +65,7 @@ def read_notes(path: Path) -> dict[str, str]:
 
 
 def check_ties(path: Path, notes: Mapping[str, str], **ties: object) -> None:
-    """Refuse a file whose notes say that it is of another run, round or client.
+    """Refuse a file whose metadata names another run, round or client.
 
     What a file does not say, as one of an older version, and an empty tie are not compared.
     """
@@ -73,8 +73,8 @@ def check_ties(path: Path, notes: Mapping[str, str], **ties: object) -> None:
         found = notes.get(name)
         if found is not None and wanted != "" and found != str(wanted):
             raise RepperError(
-                f"{path} is whole, but its {name} is {found[:12]}, not {str(wanted)[:12]}: restore "
-                f"the file that was there"
+                f"{path} is not the original file: its {name} is {found[:12]}, not "
+                f"{str(wanted)[:12]}; restore the original"
             )
 
 
@@ -86,7 +86,7 @@ def _notes(file: Any) -> dict[str, str]:
 
 
 def _check(path: Path) -> None:
-    """Refuse a header that is not the one that was sealed."""
+    """Refuse a header that does not match its seal."""
     with path.open("rb") as file:
         length = file.read(8)
         start = length + file.read(min(int.from_bytes(length, "little"), MOST_HEADER))

@@ -1,4 +1,4 @@
-"""One random stream per purpose: what is drawn depends on why, never on order or on workers."""
+"""Random streams by purpose: draws do not depend on order or on workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @unique
 class Purpose(IntEnum):
-    """What a stream is for. Numbers are part of every result: never renumber them."""
+    """The purpose of a stream. Results depend on the numbers: never renumber them."""
 
     PARTITION = 1
     INIT = 2

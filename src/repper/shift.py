@@ -1,4 +1,4 @@
-"""Clients whose images look different: each has its own rotation, contrast or colours.
+"""Feature shift: each client's images get their own rotation, contrast or colours.
 
 With it, the same class looks different at different clients, as from other cameras or scanners.
 A partition alone gives clients another mix of classes, but images of the same kind.
@@ -22,7 +22,7 @@ SHIFTS = ("none", "rotation", "contrast", "colour")
 
 
 def shifted(data: Dataset, partition: Partition, kind: str, seed: int) -> Dataset:
-    """The data set with every client's images changed in the client's own way.
+    """Apply each client's own change to its images.
 
     - `rotation`: by 0, 90, 180 or 270 degrees;
     - `contrast`: contrast times 0.25 to 1, and a brightness of its own;
@@ -44,9 +44,9 @@ def shifted(data: Dataset, partition: Partition, kind: str, seed: int) -> Datase
 
 
 def check_shift(data: Dataset, kind: str) -> None:
-    """Refuse a shift that these images cannot have."""
+    """Refuse a shift that does not suit these images."""
     if kind == "colour" and data.channels == 1:
-        raise RepperError(f"--shift colour needs colours, and {data.name!r} has grey images")
+        raise RepperError(f"--shift colour needs colour images, but {data.name!r} has grey images")
 
 
 def _rotation(random: np.random.Generator) -> Callable[[Images], Images]:

@@ -1,4 +1,4 @@
-"""PyTorch's and numpy's global switches, as a new process has them.
+"""Isolate a run from global switches of PyTorch and numpy.
 
 Some change the last digits of every result, or the kind of all numbers. A program that uses us, or
 code of a user's own, may have set them for itself: our work is done without them.
@@ -22,7 +22,7 @@ EXACT = ("none", "ieee")
 
 @contextmanager
 def default_switches() -> Iterator[None]:
-    """Compute with the switches of a new process, and put back those of the caller."""
+    """Use the switches of a new process in this block, then restore the caller's."""
     with ExitStack() as stack:
 
         def pin(now: Any, ours: Any, put: Callable[[Any], object]) -> None:
@@ -56,7 +56,7 @@ def default_switches() -> Iterator[None]:
 def each_step(
     context: Callable[[], AbstractContextManager[object]], events: Generator[T, None, None]
 ) -> Iterator[T]:
-    """The events, each made in a context of its own: what happens between them is outside of it."""
+    """Produce each event in a context of its own; the caller's code runs outside of it."""
     while True:
         with context():
             try:
@@ -73,7 +73,7 @@ def each_step(
 
 
 def _parts(backend: Any) -> list[Any]:
-    """Operations of oneDNN that have a precision of their own, in newer versions of PyTorch."""
+    """Operations of oneDNN with their own precision setting, in newer versions of PyTorch."""
     return [getattr(backend, n) for n in ("matmul", "conv", "rnn") if hasattr(backend, n)]
 
 
@@ -91,5 +91,5 @@ def _autocast(device: str) -> Callable[[Any], object]:
 
 
 def _flushes() -> bool:
-    """Whether numbers too small for float32's usual form become 0; there is no other way to ask."""
+    """Whether denormal floats are flushed to 0; PyTorch has no function for this."""
     return float(torch.tensor(1e-40, dtype=torch.float32, device="cpu") * 0.5) == 0.0

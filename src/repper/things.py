@@ -1,4 +1,4 @@
-"""Things that a run names: its method, server rule, attack, heads and encoder, and their settings.
+"""The method, server rule, attack, heads and encoder of a run, and their settings.
 
 Each may be one of ours, by its name, or the user's own: `my_file.py:MyMethod`, or a value.
 """
@@ -19,7 +19,7 @@ from repper.registry import Registry, reference_to
 from repper.rules import RULES, Rule
 
 STAGE1, STAGE2 = "stage 1: the encoder", "stage 2: the heads"
-PRIVACY = "differential privacy: what a client sends is hidden in noise"
+PRIVACY = "differential privacy of clients"
 """Groups of settings."""
 KINDS_OF_THINGS: dict[str, Registry[Any]] = {
     "method": METHODS, "server": RULES, "personalize": HEADS, "encoder": ENCODERS,
@@ -30,7 +30,7 @@ MAY_BE_OWN = (*KINDS_OF_THINGS, "data")
 
 
 def taken(name: str, value: Any, registry: Registry[Any]) -> tuple[str, dict[str, Any], Any]:
-    """A value by its name, its settings, and the value itself if it is the user's own."""
+    """Split a value into its name, its settings, and the value itself if it is the user's own."""
     if isinstance(value, type):
         value = value()
     kind = value if name == "encoder" else type(value)
@@ -51,7 +51,7 @@ def reference_of(name: str, value: Any) -> str:
 
 
 def flat_options(kind: type, name: str) -> dict[str, Option]:
-    """The settings that a class owns, by the names that flags have for them."""
+    """The settings of a class, by the names of their flags."""
     prefix = "head_" if name == "personalize" else ""
     if not dataclasses.is_dataclass(kind):
         return {}
@@ -60,7 +60,7 @@ def flat_options(kind: type, name: str) -> dict[str, Option]:
 
 
 def owned_options() -> Iterator[tuple[str, Option]]:
-    """The settings that methods, rules, attacks and heads of ours own, by their flat names.
+    """The settings of all methods, rules, attacks and heads of repper, by flat names.
 
     One that several own is one flag: if they have other defaults or meanings, its help says so, and
     its limits are the widest: each still checks its own.

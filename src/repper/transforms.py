@@ -1,4 +1,4 @@
-"""What stands between training and sending, and between the mean and its use."""
+"""Transforms of parameters between training and sending, and after the mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transform(Settled, ABC):
-    """A frozen value that changes parameters on their way, wherever they are sent from.
+    """A frozen value that changes parameters before they are sent or used.
 
     At a client it gets what the client is about to send and what it received; at the server the
     mean, and the model the round began with. `seed` is of this client and round, or of the round,
@@ -29,7 +29,7 @@ class Transform(Settled, ABC):
 
     @abstractmethod
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
-        """The parameters, changed."""
+        """Return the changed parameters."""
 
 
 @final
@@ -46,7 +46,7 @@ class Float16(Transform):
 @final
 @dataclass(frozen=True)
 class HideUpdate(Transform):
-    """Shorten what a client has changed to the length `clip`, and add Gaussian noise to it.
+    """Clip a client's change to the L2 norm `clip`, and add Gaussian noise to it.
 
     Its standard deviation on every value is `noise * clip`. The seed of client and round is no
     secret, the key may be one.

@@ -114,7 +114,7 @@ def test_the_confusion_counts_photos_by_class_and_answer(repper, model, place):
     assert said["photos"] == 80
     shown = repper("evaluate", model, "--images", place / "tests").stdout
     assert "95 % interval" in shown
-    assert "Photos of a class (row)" in shown
+    assert "Confusion matrix" in shown
 
 
 @pytest.mark.parametrize(

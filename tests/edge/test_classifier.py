@@ -101,7 +101,7 @@ def test_mistakes_are_errors(place, paths, tmp_path):
         PersonalClassifier(tmp_path / "missing.onnx").fit(photos, labels)
     with pytest.raises(RepperError, match="unknown head 'forest'"):
         PersonalClassifier(place / "encoder.onnx", "forest").fit(photos, labels)
-    with pytest.raises(RepperError, match="without an encoder"):
+    with pytest.raises(RepperError, match="has no encoder"):
         PersonalClassifier()._open()
 
 

@@ -248,9 +248,9 @@ def test_damaged_files_are_refused(model, tmp_path):
         verified(path)
     for bad, sentence in [
         (b"", "is empty"),
-        (data[: len(data) // 2], "is cut short"),
-        (data[:-1], "is cut short"),
-        (data + b"\x00", "damaged|cut short"),
+        (data[: len(data) // 2], "is truncated"),
+        (data[:-1], "is truncated"),
+        (data + b"\x00", "damaged|truncated"),
         (b"photo", "is not an encoder of repper"),
         ((model / "one.onnx").read_bytes(), "is a classifier in one file of repper"),
     ]:
@@ -273,10 +273,10 @@ def test_a_folder_of_parts_that_do_not_belong_together_is_refused(model, tmp_pat
     for name in ("encoder.onnx", "head.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     replace(notes, encoder=replace(notes.encoder, sha256="0" * 64)).write(tmp_path)
-    with pytest.raises(RepperError, match="not the encoder that model.json beside it describes"):
+    with pytest.raises(RepperError, match="not the encoder that model.json in the same folder"):
         read_model(tmp_path).encoder_bytes(tmp_path)
     replace(notes, head=replace(notes.head, digest="0" * 64)).write(tmp_path)
-    with pytest.raises(RepperError, match="not the head that model.json beside it describes"):
+    with pytest.raises(RepperError, match="not the head that model.json in the same folder"):
         read_model(tmp_path).read_head(tmp_path)
     replace(notes, head=replace(notes.head, file="../head")).write(tmp_path)
     with pytest.raises(RepperError, match="names a file outside of its folder"):
@@ -420,7 +420,7 @@ def test_images_without_labels_cannot_show_a_loss(run, repper, tmp_path):
     process = repper("export", encoder, "--quantize", "--images", 50, "--out", "m")
     assert process.returncode == 1, process.stderr
     assert "50 drawn images without labels" in process.stdout
-    assert "cannot be measured without labels" in process.stdout
+    assert "without labels the loss of accuracy" in process.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -471,7 +471,7 @@ def test_python_replaces_only_when_told_and_only_exports(run, model, tmp_path):
         Targets(None, whole.one_file),
         Targets(None, None, whole.hub),
     ):
-        with pytest.raises(RepperError, match="is something else: choose another"):
+        with pytest.raises(RepperError, match="is not an export: choose another place"):
             export(subject, evidence, targets, measure=False, overwrite=True)
     assert whole.one_file.read_bytes() == b"my own"
 
@@ -621,17 +621,17 @@ def test_encoders_of_ones_own(tmp_path, repper):
     [
         (("nothing", "--out", "m"), "there is no run nothing"),
         ((".", "--out", "m"), ". is not a run folder"),
-        (("RUN",), "say what to write: --out DIR, --one-file FILE or --hub DIR"),
-        (("RUN", "--one-file", "m"), "--one-file holds a head, too: add --client N"),
-        (("RUN", "--hub", "m"), "--hub holds a head, too: add --client N"),
+        (("RUN",), "nothing to write: give --out DIR, --one-file FILE or --hub DIR"),
+        (("RUN", "--one-file", "m"), "--one-file needs --client N"),
+        (("RUN", "--hub", "m"), "--hub needs --client N"),
         (("RUN", "--out", "m", "--client", "9"), "there is no client 9: this run has 0 to 3"),
         (("RUN", "--out", "m", "--client", "x"), "--client must be a whole number, got 'x'"),
-        (("RUN", "--out", "m", "--most-loss", "x"), "--most-loss must be a number of points"),
+        (("RUN", "--out", "m", "--most-loss", "x"), "--most-loss must be a number (points"),
         (("RUN", "--out", "m", "--images", "0"), "images must be at least 1"),
-        (("RUN", "--out", "m", "--calibrate", "."), "--calibrate is for int8: add --quantize"),
+        (("RUN", "--out", "m", "--calibrate", "."), "--calibrate needs --quantize"),
         (("RUN", "--out", "m", "--quantize", "--calibrate", "x"), "there is no folder x"),
         (("RUN", "--out", "m", "--quantize", "--calibrate", "."), "there are no images in ."),
-        (("RUN", "--out", "full"), "full holds note, which no export has written"),
+        (("RUN", "--out", "full"), "full contains note, which is not from an export"),
         (("RUN", "--out", "full/note"), "full/note is a file: choose a folder"),
         (("RUN", "--out", "full/note/m"), "cannot write --out full/note/m"),
         (("RUN", "--client", "1", "--out", "m", "--hub", "m"), "must be different places"),

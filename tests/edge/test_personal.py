@@ -65,7 +65,7 @@ def test_the_encoder_may_be_that_of_a_model_folder(repper, place, tmp_path):
         assert content(out).keys() == content(place / "model").keys()
         assert read_model(out).head.digest == read_model(place / "model").head.digest
     refused(repper("predict", "exported", place / "tests"), "without a head", "personalize")
-    refused(repper("add", "exported", "--images", place / "more"), "knows no photos")
+    refused(repper("add", "exported", "--images", place / "more"), "was not fitted on photos")
     refused(repper("evaluate", "exported", "--images", place / "more"), "without a head")
 
 
@@ -205,7 +205,7 @@ def test_photos_known_before_are_not_encoded_again(repper, model, photos, place,
     shutil.copytree(place / "more", photos, dirs_exist_ok=True)
     said = repper("add", model, "--images", photos)
     assert encoded == [12]
-    assert "60 of these photos were known already; 12 new ones" in said.stdout
+    assert "60 of these photos were known already; features of 12 new" in said.stdout
 
 
 def test_a_changed_class_counts_from_then_on(model, photos, encoded):
@@ -238,9 +238,9 @@ def test_a_model_keeps_two_classes(repper, model):
     before = content(model)
     refused(
         repper("remove", model, "--class", "6", "--class", "4", "--class", "0"),
-        "needs photos of two classes", "photos of 1, '1'",
+        "needs photos of at least two classes", "photos of 1, '1'",
     )  # fmt: skip
-    refused(repper("remove", model), "say what to remove")
+    refused(repper("remove", model), "nothing to remove: give photos")
     assert content(model) == before
 
 

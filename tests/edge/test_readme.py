@@ -1,4 +1,4 @@
-"""What the README tells an edge developer to type does what it says."""
+"""What the README and docs/python.md tell an edge developer to type works."""
 
 import os
 import re
@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README.split("## I build for the edge")[1]
+ROOT = Path(__file__).parents[2]
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION, re.M | re.S)
+def block(page, heading, language):
+    """The first block of a language in the section with this heading."""
+    _, section = (ROOT / page).read_text().split(f"## {heading}")
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.M | re.S)[0]
 
 
 def test_the_three_commands_and_the_python_work(place, tmp_path):
@@ -21,19 +22,21 @@ def test_the_three_commands_and_the_python_work(place, tmp_path):
     shutil.copy(place / "encoder.onnx", tmp_path / "shared")
     shutil.copytree(place / "photos", tmp_path / "my-photos")
     photo = shutil.copy(min((place / "tests").glob("4/*")), tmp_path / "photo.jpg")
-    install, personalize, play, *_ = blocks("")[0].splitlines()
-    assert install == "pip install 'repper[edge]'"
+    export, personalize, play = block("README.md", "For edge developers", "").splitlines()
+    assert export.startswith("repper export runs/a --out shared ")
     done = command(personalize, tmp_path)
     assert done.returncode == 0, done.stderr
-    predict = play.split("or: ")[1]
     play = play.split("#")[0]
-    assert command(predict, tmp_path).stdout.split()[:2] == ["photo.jpg", "4"]
+    assert command("repper predict my-model photo.jpg", tmp_path).stdout.split()[:2] == [
+        "photo.jpg",
+        "4",
+    ]
     with subprocess.Popen(
         words(play), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE
     ) as page:
         assert b"http://127.0.0.1:" in page.stdout.readline()
         page.terminate()
-    [code] = blocks("python")
+    code = block("docs/python.md", "A classifier on a device", "python")
     done = subprocess.run(
         [sys.executable, "-c", f"{given(tmp_path / 'my-photos')}{code}"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -44,7 +47,7 @@ def test_the_three_commands_and_the_python_work(place, tmp_path):
 
 
 def given(photos):
-    """The photos and labels that the Python of the README has already."""
+    """The photos and labels that the Python example takes for granted."""
     found = sorted(photos.glob("*/*"))
     return f"photos = {list(map(str, found))}\nlabels = {[path.parent.name for path in found]}\n"
 

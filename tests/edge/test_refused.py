@@ -46,7 +46,7 @@ def test_folders_without_photos_are_refused(repper, place, photos, tmp_path):
     refused(personalized(photos / "0"), "no class folders")
     for name in CLASSES[1:]:
         shutil.rmtree(photos / name)
-    refused(personalized(photos), "needs photos of two classes", "photos of 1, '0'")
+    refused(personalized(photos), "needs photos of at least two classes", "photos of 1, '0'")
     assert not (tmp_path / "m").exists()
 
 

@@ -118,7 +118,7 @@ def test_the_server_is_killed_and_the_federation_resumed(federation, sites, seri
     first.says("round 1/2")
     os.kill(first.process.pid, signal.SIGINT)
     assert first.end() == 130
-    assert "the federation goes on" in first.said()
+    assert "the federation continues" in first.said()
     again = Process(command("federate", home, "--attach"), federation.folder / "attach.log")
     again.says("round 1/2")
     second = federation.repper("federate", home, "--out", tmp_path / "other", code=2)
@@ -127,7 +127,7 @@ def test_the_server_is_killed_and_the_federation_resumed(federation, sites, seri
     federation.server.kill_alone()
     south.behave()
     assert again.end() == 2
-    assert "--resume goes on" in again.said()
+    assert "--resume continues" in again.said()
     federation.serve()
     until(
         lambda: "no federation is running" in _stop(federation),

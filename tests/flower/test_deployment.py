@@ -70,7 +70,7 @@ def test_commands_refuse_what_cannot_be_meant(repper_process, tmp_path):
     run, node = ("federate", "home", "--out", "run"), ("node", "n", "--data", ".")
     refused = {
         ("federate", "nowhere", "--stop"): "is not the home of a server: begin with repper serve",
-        run[:2]: "give --out",
+        run[:2]: "needs --out",
         (*run, "--attach"): "--attach takes no settings",
         ("federate", "home", "--stop", "--min-cohort", 1): "--stop takes no settings",
         (*run, "--min-cohort", 2): "--min-cohort needs --round-timeout",

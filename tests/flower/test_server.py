@@ -500,4 +500,4 @@ def test_a_site_that_sends_much_larger_values_is_refused(tmp_path, image_folders
     federation = Federation(config, tmp_path / "run", (), CLASSES, Patience(60, 1))
     result = run_federation(federation, nodes, lambda kind, **_: None)
     assert (result["rounds_without"] == {}) == good
-    assert good or "among its weights, where the largest" in result["rounds_without"]["1"]["site1"]
+    assert good or "among its weights, but the largest" in result["rounds_without"]["1"]["site1"]

@@ -81,7 +81,7 @@ def test_a_full_disk_and_a_killed_server_lose_nothing(fleet, walked, serial):
     for pid in fleet.server.pids("repper.flower.superlink"):
         os.kill(pid, signal.SIGKILL)
     assert second.end() == 2
-    assert "--resume goes on" in second.said()
+    assert "--resume continues" in second.said()
     serving = fleet.server.start("serve", "repper", "serve", "server", "--name", "server.example")
     serving.says("Uvicorn running", 300)
     until(lambda: _stop(fleet) == "repper: no federation is running", "the killed one runs on", 180)

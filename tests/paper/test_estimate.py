@@ -58,7 +58,7 @@ def test_the_time_left_of_all_is_on_a_terminal_too(monkeypatch):
             display.show(WorkLeft(share, seconds=seconds))
         [task] = display._bars.tasks
     assert task.completed == 20
-    assert task.fields["note"] == "20% of all is done, 13:20 left"
+    assert task.fields["note"] == "20% of all trainings done, 13:20 left"
 
 
 def test_trainings_that_were_given_make_nothing_faster(capsys, monkeypatch):
@@ -67,7 +67,7 @@ def test_trainings_that_were_given_make_nothing_faster(capsys, monkeypatch):
     with Display() as display:
         for share, seconds in ((0.5, 0.0), (0.4, 100.0), (0.3, 100.0)):
             display.show(WorkLeft(share, 0.5, seconds))
-        assert display._whole_left == "70% of all is done, 5:00 left"
+        assert display._whole_left == "70% of all trainings done, 5:00 left"
 
 
 def test_starts_count_once_for_every_run_that_is_left(monkeypatch):
@@ -78,7 +78,7 @@ def test_starts_count_once_for_every_run_that_is_left(monkeypatch):
         display.show(WorkLeft(1.0, cells=3))
         now = 30.0  # of which 20 went by before the first round began
         display.show(WorkLeft(0.9, seconds=10.0, cells=3))
-        assert display._whole_left == "10% of all is done, 2:30 left"  # 9 x 10 + 3 x 20
+        assert display._whole_left == "10% of all trainings done, 2:30 left"  # 9 x 10 + 3 x 20
 
 
 def test_a_comparison_says_what_is_left_of_the_whole(digits, tmp_path):
@@ -110,5 +110,5 @@ def test_panels_without_data_are_named_and_not_in_the_sum(capsys):
         "cinic10, alpha 1 no estimate: cinic10 is not here",
     ]
     assert shown[2].startswith("1 of 2 1:05 of training on this machine")
-    with pytest.raises(RepperError, match=r"^nothing of table2 can be estimated: cinic10 is not"):
+    with pytest.raises(RepperError, match=r"^cannot estimate table2: cinic10 is not"):
         print_estimates("table2", found[:1])

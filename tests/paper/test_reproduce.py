@@ -341,7 +341,7 @@ def test_the_command_line(repper, tmp_path):
     assert list(tmp_path.iterdir()) == []
     timed = repper("reproduce", "table2", "--estimate", "--data-dir", str(tmp_path))
     assert (timed.returncode, timed.stdout) == (2, "")
-    assert timed.stderr.startswith("repper: nothing of table2 can be estimated: ")
+    assert timed.stderr.startswith("repper: cannot estimate table2: ")
     assert timed.stderr.count("\n") == 1
 
 

@@ -18,9 +18,9 @@ from repper.registry import is_reference
 from repper.runs.row import split_name
 from repper.things import KINDS_OF_THINGS
 
-REUSE = "take trainings of equal settings that are finished in this folder, from another command"
+REUSE = "reuse finished trainings with equal settings from this folder of another command"
 
-JSON = "print one line of JSON on stdout, and all else on stderr"
+JSON = "print one line of JSON on stdout, and everything else on stderr"
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,8 +33,8 @@ AddCommand = Callable[[str, str, Callable[[argparse.Namespace], int]], Parser]
 
 
 def path(text: str) -> Path:
-    """A path as it was typed; a shell leaves `~` alone after `=`."""
-    # Unlike that of Path, it leaves names of nobody as they are.
+    """A path from the command line; expands `~` also after `=`, where a shell does not."""
+    # Unlike that of Path, it leaves `~unknown-user` unchanged.
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
@@ -44,12 +44,12 @@ def add_run_settings(
     defaults: Mapping[str, str] | None = None,
     choices: Mapping[str, Iterable[str]] | None = None,
 ) -> None:
-    """What every command takes that trains into a folder."""
+    """Add the flags of every command that trains into a folder."""
     parser.add_argument(
-        "--config", type=path, metavar="FILE", help="TOML file of these settings; flags win"
+        "--config", type=path, metavar="FILE", help="TOML file of these settings; flags override it"
     )
     add_settings(parser, names, defaults, choices, takes_own=True)
-    parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    parser.add_argument("--resume", action="store_true", help="resume what is in the folder")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     parser.add_argument("--json", action="store_true", help=JSON)
 
@@ -62,7 +62,7 @@ def add_settings(
     *,
     takes_own: bool = False,
 ) -> None:
-    """A flag for each setting; those not given stay None, so that a TOML file can give them.
+    """Add a flag for each setting; flags not given stay None, so that a TOML file can give them.
 
     `defaults` and `choices` are what help says where a command has others than `repper run`;
     with `takes_own`, it says that things may be the user's own.
@@ -94,14 +94,14 @@ def _add_flag(
 
 
 def help_of(option: Option, default: str | None = None) -> str:
-    """What an option means, with its default, or the one that a command has instead."""
+    """The help text of an option, with its default, or with the command's own default."""
     if default is not None:
         return re.sub(r" \(default: .*\)$", "", option.help) + f" (default: {default})"
     return option.help + (f" (default: {option.default})" if option.default is not None else "")
 
 
 def flags(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that flags give; those that only things of the user's own have are in `own`."""
+    """The settings given by flags; settings that only the user's own code has are in `own`."""
     found, own = dict[str, Any](), dict[str, Any]()
     own_options: dict[str, Option] = getattr(options, "own_options", {})
     for name, option in (OPTIONS | own_options).items():
@@ -115,7 +115,7 @@ NAMES_THINGS = {f"--{name}": name for name in KINDS_OF_THINGS} | {"--methods": "
 
 
 def own_options(arguments: Sequence[str]) -> dict[str, Option]:
-    """The settings of things of the user's own that a command line names."""
+    """The settings of the user's own classes that a command line names."""
     found: dict[str, Option] = {}
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
@@ -135,7 +135,7 @@ def own_options(arguments: Sequence[str]) -> dict[str, Option]:
 
 
 def add_own(parser: Parser, options: Mapping[str, Option]) -> None:
-    """Flags for the settings of things of the user's own."""
+    """Add flags for the settings of the user's own classes."""
     group = parser.add_argument_group("your own")
     for name, option in options.items():
         _add_flag(group, name, replace(option, name=name, flag=""), None, ())
@@ -143,7 +143,7 @@ def add_own(parser: Parser, options: Mapping[str, Option]) -> None:
 
 
 def settings(options: argparse.Namespace, known: Collection[str] | None = None) -> dict[str, Any]:
-    """The settings of a file, and of flags, which win; a file may give only those `known`."""
+    """The settings of the TOML file and of flags, which override it; only `known` ones."""
     given = read_config(options.config) if options.config else {}
     if known is not None:
         if not given.get("overrides", True):
@@ -157,14 +157,14 @@ def settings(options: argparse.Namespace, known: Collection[str] | None = None) 
 
 
 def count(text: str, name: str) -> int:
-    """A whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     option = Option("", "", name=name, kind=int, least=1)
     number: int = option.check(option.parse(text))
     return number
 
 
 def client_number(text: str) -> int:
-    """The number that `--client` gives."""
+    """Parse the client number of `--client`."""
     try:
         return int(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The command `check`: what is wrong with a folder of images."""
+"""The command `check`: list all faults of a folder of images."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from repper.errors import RepperError
 
 def add_commands(add: AddCommand) -> None:
     check = add("check", "list all faults of a folder of images at once", _check)
-    check.add_argument("folder", type=path, metavar="FOLDER", help="folder of <class>/* images")
+    check.add_argument("folder", type=path, metavar="FOLDER", help="folder of images, <class>/*")
     check.add_argument(
-        "--by-client", action="store_true", help="it holds <client>/<class>/*, as for --partition "
+        "--by-client", action="store_true",
+        help="the folder has one subfolder per client, <client>/<class>/*, as for --partition "
         "folders",
     )  # fmt: skip
 
@@ -23,7 +24,7 @@ def _check(options: argparse.Namespace) -> int:
 
     found = check_images(options.folder, by_client=options.by_client)
     whose = f" of {found.clients} clients" if options.by_client else ""
-    say(f"{found.images} images of {len(found.classes)} classes{whose} can be read")
+    say(f"{found.images} readable images of {len(found.classes)} classes{whose}")
     if found.passed.over:
         say(found.passed)
     for fault in found.faults:

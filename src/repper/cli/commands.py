@@ -78,7 +78,7 @@ def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         flag, _, value = argument.partition("=")
         if flag.startswith("-") and value == "--":  # argparse would take it for no value at all
-            raise RepperError(f"{flag} cannot be '--'")
+            raise RepperError(f"{flag} needs a value, got '--'")
     options, rest = parser.parse_known_args(arguments)
     if rest:
         known = commands[options.command]._option_string_actions if options.command else ["--help"]
@@ -94,14 +94,14 @@ def _dispatch(arguments: list[str]) -> int:
         return command(options)
     except KeyboardInterrupt as error:
         if hasattr(options, "resume") and not getattr(options, "estimate", False):
-            raise KeyboardInterrupt("the same command with --resume goes on") from error
+            raise KeyboardInterrupt("the same command with --resume continues") from error
         raise
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         prog="repper",
-        description="Federated image classifiers that fit each client.",
+        description="Federated image classifiers, fitted to each client.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -115,7 +115,9 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
             name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
         )
         built[name].set_defaults(function=function)
-        built[name].add_argument("--debug", action="store_true", help="show tracebacks")
+        built[name].add_argument(
+            "--debug", action="store_true", help="show the traceback of an error"
+        )
         return built[name]
 
     for family in (runs, check, export, edge, paper, verify, federation):

@@ -1,4 +1,4 @@
-"""The command `completion`: what a shell completes after `repper`."""
+"""The command `completion`: shell completion scripts for `repper`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def add_commands(
         return 0
 
     places = "; ".join(f"{shell}: {place}" for shell, place in SHELLS.items())
-    command = add("completion", "print what a shell completes after `repper`", complete)
-    command.add_argument("shell", metavar="|".join(SHELLS), help=f"write it to {places}")
+    command = add("completion", "print a shell completion script for `repper`", complete)
+    command.add_argument(
+        "shell", metavar="|".join(SHELLS), help=f"shell; write the script to {places}"
+    )
 
 
 def completion(parser: Parser, commands: Mapping[str, Parser], shell: str) -> str:
-    """A shell's script: commands, flags, names that flags take, and files."""
+    """The completion script of a shell: commands, flags, known values, and files."""
     import shtab
 
     for command in commands.values():

@@ -1,4 +1,4 @@
-"""Seconds for people."""
+"""Format seconds as a duration."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from repper.personal.evaluation import Evaluation
     from repper.personal.personalize import Personalized
 
-SKIP = "leave out photos that cannot be read (else they are an error)"
+SKIP = "leave out unreadable photos instead of ending with an error"
 EDGE = "edge"
 """The extra that brings what is needed to fit a head."""
 
@@ -50,21 +50,26 @@ def _add_personalize(add: AddCommand) -> None:
     made = add("personalize", "fit a classifier for your own photos on an exported encoder", _make)
     made.add_argument(
         "--encoder", required=True, type=path, metavar="FILE",
-        help="encoder.onnx, or a model folder, from repper export",
+        help="encoder.onnx or a model folder, written by repper export",
     )  # fmt: skip
     made.add_argument(
         "--images", required=True, type=path, metavar="DIR",
-        help="a folder of photos for each class; or train/ and test/ with such folders",
+        help="photos in one subfolder per class, or in train/ and test/ with such subfolders",
     )  # fmt: skip
-    made.add_argument("--out", required=True, type=path, metavar="DIR", help="the model folder")
     made.add_argument(
-        "--head", default="linear", metavar="|".join(DEVICE_HEADS), help="kind (default: linear)"
+        "--out", required=True, type=path, metavar="DIR", help="model folder to write"
     )
-    made.add_argument("--seed", default="0", metavar="N", help="of random choices (default: 0)")
-    made.add_argument("--no-unknown", action="store_true", help="always answer with a class")
+    made.add_argument(
+        "--head",
+        default="linear",
+        metavar="|".join(DEVICE_HEADS),
+        help="kind of head (default: linear)",
+    )
+    made.add_argument("--seed", default="0", metavar="N", help="random seed (default: 0)")
+    made.add_argument("--no-unknown", action="store_true", help="never answer `unknown`")
     made.add_argument("--skip-unreadable", action="store_true", help=SKIP)
     made.add_argument("--overwrite", action="store_true", help="replace the model in --out")
-    made.add_argument("--json", action="store_true", help="print one line of JSON")
+    made.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
     for key, option in _head_options().items():
         action: dict[str, Any] = {"dest": f"head:{key}", "default": None}
         if option.kind is bool:
@@ -118,7 +123,7 @@ def _whole(text: str, flag: str, most: int = 2**32 - 1) -> int:
 
 
 def _tell(done: Personalized, as_json: bool) -> None:
-    """What was fitted, and how good it is."""
+    """Print what was fitted, and its accuracy."""
     for warning in done.warnings:
         tell(f"note: {warning}")
     if done.added is not None:
@@ -141,8 +146,8 @@ def _tell(done: Personalized, as_json: bool) -> None:
     say(f"fitted on {total} photos of {classes} classes (head: {done.head})")
     if done.added is not None and done.added.known:
         say(
-            f"{done.added.known} of these photos were known already; {done.added.new} new ones "
-            f"went through the encoder"
+            f"{done.added.known} of these photos were known already; features of {done.added.new} "
+            f"new photos were computed"
         )
     if held is not None:
         say(
@@ -156,16 +161,23 @@ def _tell(done: Personalized, as_json: bool) -> None:
 
 def _add_change(add: AddCommand) -> None:
     more = add(
-        "add", "add photos to a model and fit its head again; known photos cost nothing", _more
+        "add",
+        "add photos to a model and fit its head again; features of known photos are not "
+        "computed again",
+        _more,
     )
     more.add_argument("model", type=path, metavar="MODEL", help="model folder")
     more.add_argument(
-        "--images", required=True, type=path, metavar="DIR", help="a folder of photos per class"
+        "--images",
+        required=True,
+        type=path,
+        metavar="DIR",
+        help="photos in one subfolder per class",
     )
     more.add_argument("--skip-unreadable", action="store_true", help=SKIP)
-    more.add_argument("--json", action="store_true", help="print one line of JSON")
+    more.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
     less = add(
-        "remove", "make a model forget photos or whole classes, and fit its head again", _less
+        "remove", "remove photos or whole classes from a model, and fit its head again", _less
     )
     less.add_argument("model", type=path, metavar="MODEL", help="model folder")
     less.add_argument(
@@ -173,13 +185,13 @@ def _add_change(add: AddCommand) -> None:
         nargs="*",
         type=path,
         metavar="PHOTO",
-        help="files or folders of photos it learned from",
+        help="photos of the model to remove: files or folders",
     )
     less.add_argument(
         "--class", dest="classes", action="append", default=[], metavar="NAME",
-        help="a whole class; may be given several times",
+        help="class to remove; repeatable",
     )  # fmt: skip
-    less.add_argument("--json", action="store_true", help="print one line of JSON")
+    less.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
 
 
 def _more(options: argparse.Namespace) -> int:
@@ -195,23 +207,25 @@ def _less(options: argparse.Namespace) -> int:
     with Loading(), needs(EDGE, "repper remove"):
         from repper.personal.personalize import remove
     if not options.photos and not options.classes:
-        raise RepperError("say what to remove: photos, or --class NAME")
+        raise RepperError("nothing to remove: give photos, or --class NAME")
     _tell(remove(options.model, options.photos, options.classes), options.json)
     return 0
 
 
 def _add_predict(add: AddCommand) -> None:
-    predict = add(
-        "predict", "classify images with a model, or with a client's classifier", _predict
-    )
+    predict = add("predict", "classify images with a model, or with a client's head", _predict)
     predict.add_argument(
         "images", nargs="+", metavar="IMAGE",
         help="a model folder, then images or folders of images; with --run only images",
     )  # fmt: skip
-    predict.add_argument("--run", type=path, metavar="RUN", help="run folder instead of a model")
-    predict.add_argument("--client", metavar="N", help="the client's number in that run")
-    predict.add_argument("--top", default="1", metavar="K", help="classes to show (default: 1)")
-    predict.add_argument("--no-unknown", action="store_true", help="always answer with a class")
+    predict.add_argument(
+        "--run", type=path, metavar="RUN", help="run folder, instead of a model folder"
+    )
+    predict.add_argument("--client", metavar="N", help="number of the client in the run")
+    predict.add_argument(
+        "--top", default="1", metavar="K", help="number of classes to print per image (default: 1)"
+    )
+    predict.add_argument("--no-unknown", action="store_true", help="never answer `unknown`")
     predict.add_argument("--json", action="store_true", help="print one line of JSON with scores")
 
 
@@ -250,7 +264,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _predict_of_run(options: argparse.Namespace) -> int:
     if options.client is None:
-        raise RepperError("--run needs the number of a client: --client N")
+        raise RepperError("--run needs --client N, the number of a client")
     client = client_number(options.client)
     from repper import open_run
 
@@ -272,10 +286,13 @@ def _add_evaluate(add: AddCommand) -> None:
     evaluate.add_argument("model", type=path, metavar="MODEL", help="model folder")
     evaluate.add_argument(
         "--images", required=True, type=path, metavar="DIR",
-        help="a folder of photos per class; classes the model does not know test `unknown`",
+        help="photos in one subfolder per class; photos of classes that the model does not know "
+        "test `unknown`",
     )  # fmt: skip
     evaluate.add_argument("--skip-unreadable", action="store_true", help=SKIP)
-    evaluate.add_argument("--json", action="store_true", help="print one line of JSON")
+    evaluate.add_argument(
+        "--json", action="store_true", help="print one line of JSON instead of text"
+    )
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -316,8 +333,8 @@ def _print_evaluation(found: Evaluation, name: str = "accuracy") -> None:
         )
         if found.called_unknown is not None:
             say(
-                f"{found.called_unknown} of these photos would be answered with `unknown`, which "
-                f"the accuracy does not count"
+                f"{found.called_unknown} of these photos would be answered with `unknown`; the "
+                f"accuracy ignores this"
             )
     if found.strangers:
         far = found.strangers_unknown
@@ -331,7 +348,10 @@ def _print_confusion(found: Evaluation) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="Photos of a class (row) by what they were called", title_justify="left")
+    table = Table(
+        title="Confusion matrix: true class (rows) and predicted class (columns)",
+        title_justify="left",
+    )
     table.add_column("")
     for name in found.classes:
         table.add_column(escape(name), justify="right")
@@ -344,18 +364,20 @@ def _print_confusion(found: Evaluation) -> None:
 
 
 def _add_play(add: AddCommand) -> None:
-    play = add("play", "teach and try a model in the browser, without any network", _play)
+    play = add("play", "teach and try a model in the browser, without a network", _play)
     play.add_argument("model", type=path, metavar="MODEL", help="model folder")
     play.add_argument(
         "--html",
         type=path,
         metavar="FILE",
-        help="write the page to one file that needs no server, and stop",
+        help="write the page as one HTML file that needs no server, and exit",
     )
     play.add_argument(
         "--port", default="0", metavar="N", help="port on this machine (default: any free one)"
     )
-    play.add_argument("--no-browser", action="store_true", help="print the address only")
+    play.add_argument(
+        "--no-browser", action="store_true", help="print the address, but do not open a browser"
+    )
 
 
 def _play(options: argparse.Namespace) -> int:

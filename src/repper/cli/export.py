@@ -20,43 +20,49 @@ def add_commands(add: AddCommand) -> None:
     export = add("export", "write an encoder, and a client's head, as ONNX files", _export)
     export.add_argument(
         "run", type=path, metavar="RUN",
-        help="folder of a finished run; without --client also an encoder.safetensors",
+        help="folder of a finished run, or without --client an encoder.safetensors",
     )  # fmt: skip
     export.add_argument(
         "--out", type=path, metavar="DIR",
-        help="model folder to write: encoder.onnx, model.json, and with --client head.safetensors",
+        help="model folder to write: encoder.onnx and model.json, and with --client "
+        "head.safetensors",
     )  # fmt: skip
     export.add_argument(
-        "--client", metavar="N", help="take this client's head, and its own encoder if it has one"
+        "--client", metavar="N", help="export this client's head, and its own encoder if it has one"
     )
     export.add_argument(
         "--one-file", type=path, metavar="FILE",
-        help="write encoder and head as one ONNX file, from images to probabilities",
+        help="write encoder and head as one ONNX file that maps images to probabilities",
     )  # fmt: skip
     export.add_argument(
         "--hub", type=path, metavar="DIR",
-        help="write a Hugging Face repository that transformers.js opens",
+        help="write a Hugging Face repository for transformers.js",
     )  # fmt: skip
     export.add_argument(
         "--quantize", action="store_true",
-        help="compute in int8: a quarter of the size, and faster; the loss of accuracy is measured",
+        help="quantize to int8: a quarter of the size, and faster; measures the loss of accuracy",
     )  # fmt: skip
     export.add_argument(
         "--calibrate", type=path, metavar="FOLDER",
-        help="images that decide the scales of int8 (default: the run's training images)",
+        help="folder of images to calibrate int8 on (default: the run's training images)",
     )  # fmt: skip
     export.add_argument(
         "--most-loss", default="1.0", metavar="POINTS",
-        help="refuse int8 if it loses more points of accuracy (default: 1.0)",
+        help="maximum loss of accuracy by int8, in points (default: 1.0)",
     )  # fmt: skip
-    export.add_argument("--accept-loss", action="store_true", help="keep int8 whatever it loses")
     export.add_argument(
-        "--images", default="5000", metavar="N", help="images to check on (default: 5000)"
+        "--accept-loss",
+        action="store_true",
+        help="write int8 files even if the loss is larger, or unknown",
     )
-    export.add_argument("--overwrite", action="store_true", help="replace what was exported before")
     export.add_argument(
-        "--no-measure", action="store_true", help="leave out the measuring of time and memory"
+        "--images",
+        default="5000",
+        metavar="N",
+        help="number of images to compare PyTorch and onnxruntime on (default: 5000)",
     )
+    export.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    export.add_argument("--no-measure", action="store_true", help="do not measure time and memory")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -65,12 +71,12 @@ def _export(options: argparse.Namespace) -> int:
     images = count(options.images, "images")
     places = {"--out": options.out, "--one-file": options.one_file, "--hub": options.hub}
     if not any(places.values()):
-        raise RepperError("say what to write: --out DIR, --one-file FILE or --hub DIR")
+        raise RepperError("nothing to write: give --out DIR, --one-file FILE or --hub DIR")
     for flag in ("--one-file", "--hub"):
         if places[flag] is not None and client is None:
-            raise RepperError(f"{flag} holds a head, too: add --client N to say whose")
+            raise RepperError(f"{flag} needs --client N, because it contains a client's head")
     if options.calibrate is not None and not options.quantize:
-        raise RepperError("--calibrate is for int8: add --quantize, or leave it out")
+        raise RepperError("--calibrate needs --quantize: add --quantize, or leave out --calibrate")
     given = [place.absolute() for place in places.values() if place is not None]
     if len({*given}) < len(given):
         raise RepperError("--out, --one-file and --hub must be different places")
@@ -107,30 +113,32 @@ def _points(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise RepperError(f"--most-loss must be a number of points, got {text!r}") from error
+        raise RepperError(
+            f"--most-loss must be a number (points of accuracy), got {text!r}"
+        ) from error
 
 
 def _print(report: Report, most_loss: float) -> None:
     found = report.agreement
     say(f"checked on {report.evidence}, with {report.judge}")
     say(
-        f"fp32: {found.percent:.2f} % of {found.images} predictions as in PyTorch; features differ "
-        f"by at most {found.difference:.1e} (largest feature {found.largest:.3g})"
+        f"fp32: {found.percent:.2f} % of {found.images} predictions equal PyTorch's; features "
+        f"differ by at most {found.difference:.1e} (largest feature {found.largest:.3g})"
     )
     if report.int8 is not None:
-        say(f"int8: {report.int8.agreement.percent:.2f} % of predictions as in PyTorch")
+        say(f"int8: {report.int8.agreement.percent:.2f} % of predictions equal PyTorch's")
         if report.int8.as_is is not None:
-            say(f"int8, heads as they are: {_loss(report.int8.as_is)}")
+            say(f"int8 with unchanged heads: {_loss(report.int8.as_is)}")
         if report.int8.refitted is not None:
-            say(f"int8, heads fitted anew on its features: {_loss(report.int8.refitted)}")
+            say(f"int8 with heads fitted again on its features: {_loss(report.int8.refitted)}")
     if not report.kept:
         loss = report.int8.loss if report.int8 is not None else None
         say(
-            "nothing was written: what int8 loses cannot be measured without labels; --accept-loss "
-            "keeps it"
+            "nothing was written: without labels the loss of accuracy by int8 cannot be measured; "
+            "--accept-loss writes the files anyway"
             if loss is None
-            else f"nothing was written: int8 loses {loss.points:.2f} points, more than --most-loss "
-            f"{most_loss:g}; --accept-loss keeps it"
+            else f"nothing was written: int8 loses {loss.points:.2f} points of accuracy, more than "
+            f"--most-loss {most_loss:g}; --accept-loss writes the files anyway"
         )
         return
     if report.note:
@@ -148,6 +156,6 @@ def _print(report: Report, most_loss: float) -> None:
 
 def _loss(loss: Loss) -> str:
     return (
-        f"{loss.after:.2f} % right instead of {loss.before:.2f} %, a loss of {loss.points:.2f} "
+        f"accuracy {loss.after:.2f} % instead of {loss.before:.2f} %, a loss of {loss.points:.2f} "
         f"± {loss.interval:.2f} points on {loss.images} images"
     )

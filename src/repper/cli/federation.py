@@ -30,48 +30,62 @@ if TYPE_CHECKING:
 def add_commands(add: AddCommand) -> None:
     serve = add("serve", "run the server of a federation over machines, on Flower", _serve)
     serve.add_argument(
-        "home", type=path, metavar="HOME", help="folder of the server's keys and settings"
+        "home", type=path, metavar="HOME", help="folder for the server's keys and settings"
     )
     serve.add_argument(
         "--host", default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1, for a proxy; docs/deploy.md says why)",
+        help="address to listen on (default: 127.0.0.1, behind a proxy; docs/deploy.md says why)",
     )  # fmt: skip
     serve.add_argument("--port", default="8000", help="port to listen on (default: 8000)")
     serve.add_argument(
         "--name", action="append", default=[], metavar="NAME",
-        help="name or address by which sites reach this server, for its certificate; repeatable",
+        help="host name or address that sites use for this server, for its certificate; repeatable",
     )  # fmt: skip
     what = serve.add_mutually_exclusive_group()
     what.add_argument("--admit", metavar="SITE=KEY.pub", help="admit a site by its public key")
-    what.add_argument("--list", action="store_true", help="list the sites that are admitted")
-    what.add_argument("--revoke", metavar="SITE", help="admit a site no longer")
+    what.add_argument("--list", action="store_true", help="list sites and their status")
+    what.add_argument("--revoke", metavar="SITE", help="revoke a site's key")
 
     node = add("node", "run a site of a federation: its images stay where they are", _node)
     node.add_argument(
-        "home", type=path, metavar="HOME", help="folder of the site's key, head and parameters"
+        "home",
+        type=path,
+        metavar="HOME",
+        help="folder for the site's key, heads and private parameters",
     )
-    node.add_argument("--server", required=True, metavar="HOST:PORT", help="the server")
+    node.add_argument("--server", required=True, metavar="HOST:PORT", help="address of the server")
     node.add_argument(
-        "--data", required=True, type=path, metavar="DIR", help="folder of <class>/* images"
+        "--data", required=True, type=path, metavar="DIR", help="folder of images, <class>/*"
     )
     node.add_argument("--ca", required=True, type=path, metavar="FILE", help="the server's ca.crt")
-    node.add_argument("--share-scores", action="store_true", help="tell the server its accuracy")
+    node.add_argument(
+        "--share-scores", action="store_true", help="report the site's accuracy to the server"
+    )
     node.add_argument(
         "--no-common-head", action="store_true",
-        help="decline the stage of --personalize common and fit a linear head alone",
+        help="take no part in the stage of --personalize common, and fit a linear head locally",
     )  # fmt: skip
     node.add_argument(
         "--skip-unreadable", action="store_true", help=OPTIONS["skip_unreadable"].help
     )
     node.add_argument("--device", default="auto", metavar="X", help=OPTIONS["device"].help)
-    node.add_argument("--key-only", action="store_true", help="only make and print its key")
+    node.add_argument(
+        "--key-only", action="store_true", help="create and print the site's key, and exit"
+    )
 
-    federate = add("federate", "start a federation with the sites that are connected", _federate)
-    federate.add_argument("home", type=path, metavar="HOME", help="the server's home")
-    federate.add_argument("--sites", default="", metavar="A,B,...", help="who takes part")
+    federate = add("federate", "start a federation with the connected sites", _federate)
+    federate.add_argument(
+        "home", type=path, metavar="HOME", help="the server's folder, as given to repper serve"
+    )
+    federate.add_argument(
+        "--sites",
+        default="",
+        metavar="A,B,...",
+        help="sites that take part (default: the first --clients sites that are connected)",
+    )
     federate.add_argument(
         "--classes", default="", metavar="A,B,...",
-        help="the classes that all agree on; every method but repper needs them",
+        help="names of all classes of all sites; required by every method except repper",
     )  # fmt: skip
     federate.add_argument(
         "--round-timeout", default="0", metavar="S",
@@ -80,15 +94,16 @@ def add_commands(add: AddCommand) -> None:
     )  # fmt: skip
     federate.add_argument(
         "--min-cohort", default="0", metavar="N",
-        help="go on without the others if N have answered by then (default: wait until all have)",
+        help="minimum number of answers to continue a round after --round-timeout (default: wait "
+        "for all)",
     )  # fmt: skip
     what = federate.add_mutually_exclusive_group()
-    what.add_argument("--attach", action="store_true", help="watch the federation that runs")
-    what.add_argument("--stop", action="store_true", help="stop the federation that runs")
-    federate.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    what.add_argument("--attach", action="store_true", help="watch the running federation")
+    what.add_argument("--stop", action="store_true", help="stop the running federation")
+    federate.add_argument("--resume", action="store_true", help="resume what is in the folder")
     federate.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     federate.add_argument(
-        "--config", type=path, metavar="FILE", help="TOML file of settings; flags win"
+        "--config", type=path, metavar="FILE", help="TOML file of settings; flags override it"
     )
     federate.add_argument("--json", action="store_true", help=JSON)
     add_settings(
@@ -121,7 +136,7 @@ def _serve(options: argparse.Namespace) -> int:
         say(f"{name} is admitted.")
     elif options.revoke:
         server.revoke(options.revoke, tell)
-        say(f"{options.revoke} is admitted no longer.")
+        say(f"The key of {options.revoke} is revoked.")
     elif options.list:
         for site in server.sites(tell):
             since = f" since {site.since}" if site.since else ""
@@ -148,7 +163,7 @@ def _port(text: str) -> int:
 def _become(
     command: list[str], environment: dict[str, str], flowers: list[str] | None = None
 ) -> None:
-    """Go on as another program, which then gets the signals for us; show Flower's command."""
+    """Replace this process by another program, which then gets its signals; print the command."""
     from repper.flower.programs import shown
 
     tell(shown(flowers or command, environment))
@@ -174,7 +189,10 @@ def _node(options: argparse.Namespace) -> int:
     if not host or not port_of_server.isdecimal():
         raise RepperError(f"--server takes HOST:PORT, got {options.server!r}")
     if (home / "server.json").exists() or (home / "config.toml").exists() or home == data:
-        raise RepperError(f"{home} holds something else: give this site a home folder of its own")
+        raise RepperError(
+            f"{home} is a server's home, a run folder or the folder of images: give this site a "
+            f"home folder of its own"
+        )
     resolve_device(options.device)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     public = make_site_key(home / "site.key")
@@ -184,7 +202,9 @@ def _node(options: argparse.Namespace) -> int:
         share_head=not options.no_common_head,
         skip_unreadable=options.skip_unreadable, device=options.device, limits=limits,
     ).save()  # fmt: skip
-    say(f"The key of this site, for whoever runs the server ({home / 'site.pub'}):")
+    say(
+        f"The public key of this site; give it to the operator of the server ({home / 'site.pub'}):"
+    )
     for line in public.splitlines():
         say(line)
     if options.key_only:
@@ -210,12 +230,12 @@ def _federate(options: argparse.Namespace) -> int:
         _refuse_settings(options, given)
     if options.stop:
         server.stop(tell)
-        say("Stopped; the same command with --resume goes on.")
+        say("Stopped; the same command with --resume continues it.")
         return 0
     if not options.attach:
         config = Config(**given)
         if config.out is None:
-            raise RepperError("a federation needs a folder to write to: give --out")
+            raise RepperError("a federation needs --out, a folder to write to")
         content = _run_config(options, config, given)
         say_what_is_idle(given, [config])
         known = [site.name for site in server.sites(tell)]
@@ -227,17 +247,17 @@ def _federate(options: argparse.Namespace) -> int:
 
 
 def _refuse_settings(options: argparse.Namespace, given: dict[str, Any]) -> None:
-    """A federation that runs has its settings already."""
+    """Refuse settings with --attach and --stop: the running federation has its own."""
     own = (options.sites, options.classes, options.resume, options.overwrite)
     if given or any(own) or options.round_timeout != "0" or options.min_cohort != "0":
         flag = "--attach" if options.attach else "--stop"
-        raise RepperError(f"{flag} takes no settings: the federation that runs has its own")
+        raise RepperError(f"{flag} takes no settings: the running federation has its own")
 
 
 def _run_config(
     options: argparse.Namespace, config: Config, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """What Flower hands to the server app."""
+    """The configuration that Flower passes to the server app."""
     timeout = _number(options.round_timeout, "--round-timeout")
     least = _number(options.min_cohort, "--min-cohort")
     if least != int(least):
@@ -248,7 +268,10 @@ def _run_config(
     elif sites and config.clients != len(sites):
         raise RepperError(f"--sites names {len(sites)} sites, but --clients is {config.clients}")
     if least and not timeout:
-        raise RepperError("--min-cohort needs --round-timeout: when should a round go on?")
+        raise RepperError(
+            "--min-cohort needs --round-timeout, the time after which a round continues with "
+            "fewer sites"
+        )
     content = {OPTIONS[name].key: value for name, value in given.items() if value is not None}
     return content | {
         "sites": ",".join(sites), "classes": ",".join(classes),
@@ -275,7 +298,7 @@ def _number(text: str, flag: str) -> float:
 
 
 def _watch(server: Server, options: argparse.Namespace) -> int:
-    """Show what the server app says until it is over; an interruption only ends the watching."""
+    """Show the server app's events until it ends; Ctrl-C only ends the watching."""
     from repper.cli.watch import Watch
 
     last: dict[str, Any] = {"event": "nothing"}
@@ -287,7 +310,7 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
             watch.show(last)
     except KeyboardInterrupt:
         tell(
-            f"No longer watching; the federation goes on. repper federate {options.home} "
+            f"No longer watching; the federation continues. repper federate {options.home} "
             f"--attach watches it again, --stop stops it."
         )
         return 130
@@ -300,7 +323,7 @@ def _watch(server: Server, options: argparse.Namespace) -> int:
         raise RepperError(last["text"])
     raise RepperError(
         "the federation ended without a result: see the log of repper serve; the same command "
-        "with --resume goes on"
+        "with --resume continues it"
     )
 
 

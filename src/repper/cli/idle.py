@@ -1,4 +1,4 @@
-"""Settings that were given and that nothing in a run asks for: likely a misunderstanding."""
+"""Notes about settings that were given but have no effect in a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repper.personalize import FINETUNE
 
 
 def say_what_is_idle(given: Collection[str], runs: Sequence[Config]) -> None:
-    """Say on stderr which of the settings given none of the runs uses."""
+    """Print a note on stderr for each given setting that none of the runs uses."""
     for sentence in idle(given, runs):
         tell(f"note: {sentence}")
 
@@ -34,11 +34,11 @@ def idle(given: Collection[str], runs: Sequence[Config]) -> Iterator[str]:
         *most, last = users
         whose = f"{', '.join(most)} and {last}" if most else last
         heads = " heads" if last in (*HEADS, FINETUNE) else ""
-        yield f"--{setting.key} changes nothing here: it is for {whose}{heads}"
+        yield f"--{setting.key} has no effect here: it is for {whose}{heads}"
 
 
 def _users() -> dict[str, list[str]]:
-    """Who asks for a setting: methods, heads, ways to divide the data. Others are for all."""
+    """The methods, heads or partitions that use a setting; settings of all runs are not listed."""
     users = {"alpha": ["--partition dirichlet"], "classes_per_client": ["--partition shards"]}
     for name, option in OPTIONS.items():
         if option.owners:

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still loads what it needs.
+"""Handle Ctrl-C while a command is still importing libraries.
 
 An exception in the middle of an import can be lost, and PyTorch's makes the process abort. Nothing
 is under way yet, so the process just ends. This file is loaded first and imports next to nothing.

@@ -1,4 +1,4 @@
-"""The commands about the paper's tables, and the page about anything: `reproduce`, `report`."""
+"""The commands `reproduce` (the paper's tables) and `report` (one page about any folders)."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _add_reproduce(add: AddCommand) -> None:
-    reproduce = add("reproduce", "run a table of the paper, and put ours beside it", _reproduce)
-    reproduce.add_argument("experiment", metavar="|".join(EXPERIMENTS), help="which one")
+    reproduce = add(
+        "reproduce",
+        "run an experiment of the paper, and compare our numbers with the paper's",
+        _reproduce,
+    )
+    reproduce.add_argument(
+        "experiment", metavar="|".join(EXPERIMENTS), help="experiment of the paper"
+    )
     reproduce.add_argument(
         "--preset", default="small", metavar="|".join(PRESETS),
-        help="the paper's own setting, for a GPU, or one for two cores (default: small)",
+        help="size of the experiment: paper (for a GPU) or small (for two cores) (default: small)",
     )  # fmt: skip
     reproduce.add_argument(
-        "--seeds", default="1", metavar="N", help="how many seeds, from 0 on (default: 1)"
+        "--seeds", default="1", metavar="N", help="number of seeds, starting at 0 (default: 1)"
     )
     reproduce.add_argument(
         "--only", metavar="PART",
-        help="a part of it, by words of its lines' names, such as 'cifar100, mobilenet' of table4; "
-        "the rest stays for --resume",
+        help="run only panels whose names contain these words, such as 'cifar100, mobilenet' of "
+        "table4; --resume runs the others later",
     )  # fmt: skip
     reproduce.add_argument(
         "--out", dest="folder", type=path, metavar="DIR",
-        help="folder to write to (default: runs/ and a name made from the table's and preset's)",
+        help="folder to write to (default: the experiment's and the preset's name, in runs/)",
     )  # fmt: skip
-    reproduce.add_argument("--resume", action="store_true", help="go on with what is in the folder")
+    reproduce.add_argument("--resume", action="store_true", help="resume what is in the folder")
     reproduce.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
     reproduce.add_argument(
         "--estimate",
         action="store_true",
-        help="only time some steps, and say what all trainings would take",
+        help="time some steps, print how long all trainings would take, and exit",
     )
     add_settings(reproduce, ["data_dir", "download", "engine", "workers", "device", "track"])
 
@@ -67,7 +73,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.estimate:
         if options.reuse or options.resume:
             raise RepperError(
-                "--estimate is of trainings from their start: leave out --reuse and --resume"
+                "--estimate is for complete trainings: leave out --reuse and --resume"
             )
         found = estimate(experiment, preset, seeds=seeds, only=options.only, how=how)
         part = f" ({options.only})" if options.only else ""
@@ -87,15 +93,23 @@ def _reproduce(options: argparse.Namespace) -> int:
 def _add_report(add: AddCommand) -> None:
     report = add("report", "write one page about runs, comparisons or reproductions", _report)
     report.add_argument(
-        "folders", nargs="+", type=path, metavar="FOLDER", help="what was --out of those"
+        "folders",
+        nargs="+",
+        type=path,
+        metavar="FOLDER",
+        help="folders of runs, comparisons or reproductions",
     )
     report.add_argument(
-        "--out", type=path, metavar="FILE", default="report.html", help="the page to write"
+        "--out",
+        type=path,
+        metavar="FILE",
+        default="report.html",
+        help="HTML file to write (default: report.html)",
     )
     report.add_argument(
         "--no-tsne",
         action="store_true",
-        help="leave out what needs the images, pictures of features and their numbers: quicker",
+        help="leave out the t-SNE pictures and measures of features, which need the images: faster",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: bars on a terminal, lines elsewhere."""
+"""Progress of a run: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Display:
         elif isinstance(event, PanelStarted):
             self._say(f"[{event.number}/{event.panels}] {event.panel.name}")
         elif isinstance(event, PanelMissing):
-            self._say(f"  left out: {event.reason}")
+            self._say(f"  skipped: {event.reason}")
         elif isinstance(event, WorkLeft):
             self._left(event)
 
     def _left(self, event: WorkLeft) -> None:
-        """Find what all will still take: rounds as those done here, and the rest of every run."""
+        """Estimate the remaining time from the rounds done here and the time between rounds."""
         share, now = event.share, time.monotonic()
         if self._whole is None:
             self._whole = share + event.given, now
@@ -106,7 +106,7 @@ class Display:
             # Starts and heads take their time once a run, and not once a round.
             beside = max(0.0, now - began - self._in_rounds) / max(1, self._cells)
             left = self._in_rounds / done_here * share + beside * event.cells
-            self._whole_left = f"{1 - share:.0%} of all is done, {duration(left)} left"
+            self._whole_left = f"{1 - share:.0%} of all trainings done, {duration(left)} left"
         if self._bars is not None:
             if self._whole_bar is None:
                 self._whole_bar = self._bars.add_task("all trainings  ", total=100, note="")
@@ -119,9 +119,9 @@ class Display:
         if self._whole_left and self._bars is None:
             self._say(self._whole_left)
         for damage in event.passed_over:
-            self._say(f"not reused: {damage}")
+            self._say(f"cannot reuse: {damage}")
         how = ", trained before" if event.trained else ""
-        how += " in the folder to reuse" if event.reused else ""
+        how += " in the --reuse folder" if event.reused else ""
         self._say(f"[{event.number}/{event.cells}] {event.row.name}, seed {event.seed}{how}")
 
     def _start(self, event: Started) -> None:
@@ -136,13 +136,13 @@ class Display:
         )
         if (needed := step_bytes(event.plan.work)) >= SAID_FROM:
             self._say(
-                f"a step of training needs about {needed / 2**30:.1f} GB in every process: with "
-                f"too little memory, take fewer --workers or a smaller --batch"
+                f"a training step needs about {needed / 2**30:.1f} GB of memory in every process: "
+                f"if memory is short, use fewer --workers or a smaller --batch"
             )
         if event.plan.begins:
-            self._say(f"begins with {config.init}: {event.plan.begins}")
+            self._say(f"initial weights from {config.init}: {event.plan.begins}")
         elif config.init and not event.rounds:
-            self._say(f"clients join {config.init}")
+            self._say(f"new clients use the encoder of {config.init}")
         if event.rounds and (privacy := event.plan.privacy):
             self._hidden(config, privacy)
         if event.finished_rounds:
@@ -163,18 +163,18 @@ class Display:
             )
 
     def _hidden(self, config: Config, privacy: Privacy) -> None:
-        """Say how clients are hidden, and whether the budget ends training early."""
+        """Print the noise on updates, and whether the privacy budget ends training early."""
         each = "each update" if privacy.at == SITE else "the sum of a round's updates"
         self._say(
-            f"updates are shortened to {privacy.clip:g}, with noise of {privacy.noise:g} times "
-            f"that on {each}"
+            f"updates are clipped to L2 norm {privacy.clip:g}; noise of {privacy.noise:g} times "
+            f"this norm is added to {each}"
             + (f"; delta {privacy.delta:g}" if privacy.noise else ": no privacy without noise")
         )
         asked, rounds = (rounds_of(made) for made in (asked_stages(config), build_stages(config)))
         if rounds < asked:
             self._say(
-                f"the budget of epsilon {privacy.budget:g} ends training after {rounds} of {asked} "
-                f"rounds"
+                f"the privacy budget, epsilon {privacy.budget:g}, ends training after {rounds} of "
+                f"{asked} rounds"
             )
 
     def _round(self, record: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The tables that a person sees at the end: on stdout, or on stderr where stdout is for JSON."""
+"""Print the tables of results: on stdout, or on stderr if stdout is for JSON."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CLIENTS_SHOWN = 40
 
 
 def console_for_results(width: int | None = None, *, stderr: bool = False) -> Console:
-    """As wide as the terminal or as COLUMNS says; else `width`, as in a file or a pipe."""
+    """A console as wide as the terminal or COLUMNS; in a file or a pipe, as wide as `width`."""
     stream = sys.stderr if stderr else sys.stdout
     known = stream.isatty() or "COLUMNS" in os.environ
     return show.console(stderr=stderr, width=None if known else width)
 
 
 def print_results(run: Run, *, stderr: bool = False) -> None:
-    """The table per client, the summary, and where to find the rest."""
+    """Print the table of clients, the summary, and the run folder."""
     console = console_for_results(100, stderr=stderr)
     scores, result = run.scores(), run.result
     _print_clients(console, scores, run.client_names())
@@ -47,7 +47,7 @@ def print_results(run: Run, *, stderr: bool = False) -> None:
 
 
 def print_joined(run: Run, *, stderr: bool = False) -> None:
-    """Which encoder clients joined, and their mean accuracy after some epochs of their heads."""
+    """Print the encoder that new clients use, and their mean accuracy over epochs of the heads."""
     console = console_for_results(100, stderr=stderr)
     result, means = run.result, run.mean_curve()
     if means:
@@ -63,21 +63,21 @@ def print_joined(run: Run, *, stderr: bool = False) -> None:
 
 
 def print_comparison(comparison: Comparison, *, stderr: bool = False) -> None:
-    """The table of a comparison, and where to find the rest."""
+    """Print the table of a comparison, and its folder."""
     console = console_for_results(160, stderr=stderr)
     print_table(console, comparison.table())
     console.print(f"Comparison: {comparison.folder}", soft_wrap=True, markup=False)
 
 
 def print_sweep(sweep: Sweep, *, stderr: bool = False) -> None:
-    """The table over the values of a setting."""
+    """Print the table over the values of a setting."""
     console = console_for_results(160, stderr=stderr)
     print_table(console, sweep.table())
     console.print(f"Sweep: {sweep.folder}", soft_wrap=True, markup=False)
 
 
 def print_reproduction(reproduction: Reproduction) -> None:
-    """Our numbers beside the paper's, which claims hold, and where to find the rest."""
+    """Print our numbers beside the paper's, which claims hold, and the path of the tables."""
     console = console_for_results(160)
     for note in reproduction.settings_text():
         console.print(note, soft_wrap=True, markup=False)
@@ -141,7 +141,7 @@ def _least(cell: Cell) -> int:
 
 
 def _spread(least: Sequence[int], wide: Sequence[int], whole: int) -> list[int]:
-    """Widths of columns: what is left of the whole goes to those that would be wider."""
+    """Column widths: spare width goes to columns whose content is wider."""
     widths = list(least)
     spare = whole - sum(least)
     while spare > 0 and (short := [n for n, width in enumerate(widths) if width < wide[n]]):
@@ -162,7 +162,7 @@ def _longest_word(text: Text) -> int:
 
 
 def _parts(widths: Sequence[int], whole: int) -> Iterable[range]:
-    """The columns after the first, in parts that fit beside it."""
+    """Split the columns after the first into parts that fit beside the first column."""
     starts, used = [1], widths[0]
     for place, width in enumerate(widths[1:], start=1):
         used += width + 2
@@ -173,7 +173,7 @@ def _parts(widths: Sequence[int], whole: int) -> Iterable[range]:
 
 
 def print_estimates(experiment: str, estimates: Iterable[Estimate]) -> None:
-    """What every panel would take, as it is timed, those without data, and all together."""
+    """Print the estimated time of every panel and of all, and name panels without data."""
     console = console_for_results(160)
 
     def say(name: str, text: str) -> None:
@@ -187,13 +187,13 @@ def print_estimates(experiment: str, estimates: Iterable[Estimate]) -> None:
             timed.append(one.seconds)
             say(one.panel.name, duration(one.seconds))
     if not timed:
-        raise RepperError(f"nothing of {experiment} can be estimated: {missing[0].missing}")
+        raise RepperError(f"cannot estimate {experiment}: {missing[0].missing}")
     for one in missing:
         say(one.panel.name, f"no estimate: {one.missing}")
     say(
         f"{len(timed)} of {len(timed) + len(missing)}" if missing else "all",
         f"{duration(sum(timed))} of training on this machine; heads, and what is measured on "
-        f"finished runs, come on top" + ("; panels without data are not in it" if missing else ""),
+        f"finished runs, come on top" + ("; not counting panels without data" if missing else ""),
     )
 
 

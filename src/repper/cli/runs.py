@@ -39,10 +39,10 @@ JSON_KEYS = (
 JOIN_DEFAULTS = {
     "personalize": "linear",
     "head_curve": "1",
-    "seed": "the run's next",
-    "train_images": "the run's; all of another data set",
-    "partition": "the run's if it deals images; else dirichlet",
-    "image_size": "a data set's own, the encoder's for a folder",
+    "seed": "the run's seed plus 1",
+    "train_images": "the run's; all images of another data set",
+    "partition": "the run's if it is dirichlet, iid or shards on the same data set, else dirichlet",
+    "image_size": "the data set's size, or the encoder's for a folder",
 }
 """What newcomers do not take from the run as it is."""
 
@@ -55,7 +55,7 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _add_run(add: AddCommand) -> None:
-    run = add("run", "learn an encoder across clients, then a head for each", _run)
+    run = add("run", "train an encoder across clients, then fit a head for each client", _run)
     add_run_settings(run, list(OPTIONS))
 
 
@@ -79,23 +79,26 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _add_compare(add: AddCommand) -> None:
-    compare = add("compare", "run several methods under equal conditions, into one table", _compare)
+    compare = add(
+        "compare", "compare several methods under equal conditions in one table", _compare
+    )
     compare.add_argument(
         "--methods", required=True, metavar="ROWS",
-        help="rows such as repper+linear,fedavg,fedavg+finetune; a row's own settings in brackets, "
-        f"'fedavg[lr=0.01 augment=weak]+finetune' (methods: {', '.join(METHODS)})",
+        help=f"rows of the table, such as repper+linear,fedavg,fedavg+finetune; settings of one "
+        f"row in brackets, 'fedavg[lr=0.01 augment=weak]+finetune' (methods: "
+        f"{', '.join(METHODS)})",
     )  # fmt: skip
     compare.add_argument(
-        "--seeds", default="1", metavar="N", help="how many seeds, from --seed on (default: 1)"
+        "--seeds", default="1", metavar="N", help="number of seeds, starting at --seed (default: 1)"
     )
     compare.add_argument(
         "--tune", type=path, metavar="FILE",
-        help="TOML file of settings to try: each row chooses from equally many, on training images "
-        "that are set apart",
+        help="TOML file of hyperparameters to try: each row chooses from equally many tries, on "
+        "held-out training images",
     )  # fmt: skip
     compare.add_argument(
         "--sweep", metavar="SETTING=V,V,..",
-        help="a comparison at every value of a setting, such as alpha=0.1,0.5,1",
+        help="one comparison per value of a setting, such as alpha=0.1,0.5,1",
     )  # fmt: skip
     compare.add_argument("--reuse", type=path, metavar="DIR", help=REUSE)
     add_run_settings(compare, [n for n in OPTIONS if n not in ("method", "personalize")])
@@ -141,13 +144,13 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _add_join(add: AddCommand) -> None:
-    join = add("join", "let clients that a run has never seen fit heads on its encoder", _join)
+    join = add("join", "fit heads of new clients on the encoder of a run", _join)
     join.add_argument(
         "--run", required=True, type=path, metavar="RUN", help="folder of a finished run"
     )
     join.add_argument(
         "--same-clients", action="store_true",
-        help="the run's own clients, with a new class mix, instead of new ones",
+        help="take the run's own clients, with a new class mix, instead of new clients",
     )  # fmt: skip
     defaults = {n: JOIN_DEFAULTS.get(n, "the run's") for n in JOIN_SETTINGS if n != "out"}
     join.add_argument(
@@ -198,13 +201,16 @@ def _print_json(run: Run, options: argparse.Namespace) -> None:
 
 def _add_partition(add: AddCommand) -> None:
     partition = add(
-        "partition", "divide a data set among clients and draw who holds what", _partition
+        "partition",
+        "divide a data set among clients and draw which classes each client has",
+        _partition,
     )
     chosen = [name for name, option in OPTIONS.items() if option.group == "data"]
     add_settings(partition, [*chosen, "seed"])
     partition.add_argument(
         "--out", dest="file", type=path, metavar="FILE", default="bubbles.png",
-        help="a picture (.png, .svg, .pdf) or a manifest for `repper run --partition` (.json)",
+        help="file to write: a picture (.png, .svg, .pdf) or a manifest for `repper run "
+        "--partition` (.json)",
     )  # fmt: skip
 
 

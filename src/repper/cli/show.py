@@ -1,4 +1,4 @@
-"""All that the command line prints goes through here, so that no text can command a terminal.
+"""Print text safely: escape control characters, so that no text can control a terminal.
 
 Names of classes, paths and arguments are other people's text: `plain` takes control characters and
 what turns the direction of writing out of it. The linter forbids `print` in all other files.
@@ -34,7 +34,7 @@ def tell_traceback() -> None:
 
 
 def console(**settings: Any) -> Console:
-    """A console for tables and bars that shows text as it is: nothing in it is a command."""
+    """A console for tables and bars that prints text literally, without markup."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

@@ -14,9 +14,14 @@ from repper.errors import RepperError
 def add_commands(add: AddCommand) -> None:
     verify = add("verify", "check every file of a run, comparison, model or export", _verify)
     verify.add_argument(
-        "folder", type=path, metavar="FOLDER", help="what was --out, or an exported file"
+        "folder",
+        type=path,
+        metavar="FOLDER",
+        help="folder written by a command, or an exported file",
     )
-    verify.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    verify.add_argument(
+        "--json", action="store_true", help="print one line of JSON at the end of stdout"
+    )
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a person sees of a federation that runs elsewhere."""
+"""Progress of a federation that runs in other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repper.cli.show import console
 
 
 class Watch:
-    """A line for everything that happens, on stderr."""
+    """Prints one line per event on stderr."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
@@ -35,7 +35,7 @@ class Watch:
             declared = zip(self._sites, event["images"], strict=True)
             total = sum(event["images"]) / 100
             each = ", ".join(f"{name} {n} ({n / total:.0f} %)" for name, n in declared)
-            self._say(f"images they say they train on: {each}")
+            self._say(f"training images declared by the sites: {each}")
         elif kind == "round":
             self._round(event)
         elif kind == "note":
@@ -60,7 +60,7 @@ class Watch:
         self._console.print(escape(text), soft_wrap=True)
 
     def result(self, event: dict[str, Any], *, stderr: bool = False) -> None:
-        """The table at the end, on stdout unless that is for JSON."""
+        """Print the table at the end, on stdout unless stdout is for JSON."""
         table = Table("site", "accuracy, %")
         for name, accuracy in event["sites"].items():
             table.add_row(escape(name), "not shared" if accuracy is None else f"{accuracy:.2f}")

@@ -62,11 +62,13 @@ def load(
         checked(argument, value, bool)
     if name in DATASETS or is_reference(name):
         if by_client:
-            raise RepperError(f"--partition folders is for a folder of images, not for {name!r}")
+            raise RepperError(
+                f"--partition folders needs a folder of images as --data, got {name!r}"
+            )
         request = Request(data_folder(data_dir), image_size, download, skip_unreadable)
         data = DATASETS[str(name)](request)
         if not isinstance(data, Dataset):
-            raise RepperError(f"{name} gave {type(data).__name__}, not a repper.Dataset")
+            raise RepperError(f"{name} must return a repper.Dataset, got {type(data).__name__}")
         data = shaped(data, data.channels, image_size or data.size)
     else:
         data = _own(name, image_size or 32, by_client, download, skip_unreadable, test_share)
@@ -87,7 +89,7 @@ def _own(
         error = unknown("data set", name, DATASETS)
         raise RepperError(f"{str(error).removesuffix(')')}, or a folder of images)")
     if download:
-        raise RepperError(f"--download fetches data sets by name, but {name} is a folder of images")
+        raise RepperError(f"--download needs a data set by name, but {name} is a folder of images")
     from repper.datasets.image_folder import read_folder
 
     return read_folder(

@@ -1,4 +1,4 @@
-"""All faults of a folder of images at once; `read_folder` stops at the first."""
+"""Find all faults of a folder of images; `read_folder` stops at the first fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Parts = dict[str, dict[str, list[Path]]]
 
 @dataclass
 class Checked:
-    """What a folder of images holds, and what is wrong with it."""
+    """The content of a folder of images, and its faults."""
 
     images: int = 0
     classes: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ def check_images(folder: Path, *, by_client: bool = False) -> Checked:
         _beside(beside, found)
         roots = {client.name: client for client in clients}
         if divides(list(roots)):
-            found.faults.append(f"{folder} holds {', '.join(roots)} and no folders of clients")
+            found.faults.append(f"{folder} has {', '.join(roots)} instead of client folders")
     every: set[str] = set()
     for root in roots.values():
         classes = _classes(root, found, by_client)
@@ -67,7 +67,7 @@ def check_images(folder: Path, *, by_client: bool = False) -> Checked:
 
 
 def _entries(folder: Path, found: Checked) -> tuple[list[Path], list[Path]]:
-    """The folders and the images in a folder; what is neither is passed over or a fault."""
+    """The subfolders and images of a folder; other files are ignored or a fault."""
     folders, images = [], []
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -96,7 +96,7 @@ def _fault_of_link(path: Path) -> str:
     try:
         target = path.resolve(strict=True)
     except FileNotFoundError:
-        return "is a link to nothing"
+        return "is a broken link"
     except (OSError, RuntimeError):  # which of them depends on the version of Python
         return "is a link to itself"
     above = path.parent.resolve()
@@ -111,14 +111,16 @@ def _classes(root: Path, found: Checked, by_client: bool) -> Parts:
     folders, images = _entries(root, found)
     if not folders:
         what = f"{len(images)} images but no class folders" if images else "no folders of images"
-        found.faults.append(f"{root} holds {what}: put the images of each class into a folder")
+        found.faults.append(
+            f"{root} has {what}: put the images of each class into a folder of their own"
+        )
         return {}
     _beside(images, found)
     places = {"": root}
     if divides([path.name for path in folders]):
         places = {path.name.lower(): path for path in folders}
         if "train" not in places:
-            found.faults.append(f"{root} holds {folders[0].name} but no train: put both")
+            found.faults.append(f"{root} has {folders[0].name} but no train: add train")
         for name in sorted(places.keys() - {"train", "test"}):
             found.passed.folder(name)
         places = {part: places[part] for part in ("train", "test") if part in places}
@@ -132,12 +134,13 @@ def _classes(root: Path, found: Checked, by_client: bool) -> Parts:
             deeper, files = _entries(label, found)
             if deeper and files:
                 found.faults.append(
-                    f"{label} holds {len(files)} images and also "
-                    f"{', '.join(repr(path.name) for path in deeper)}: a class has no folders"
+                    f"{label} has {len(files)} images and also folders, "
+                    f"{', '.join(repr(path.name) for path in deeper)}: move the folders out of "
+                    f"the class"
                 )
             elif deeper:
                 hint = "" if by_client else CLIENTS_HINT
-                found.faults.append(f"{label} should hold images, but holds folders{hint}")
+                found.faults.append(f"{label} should contain images, but contains folders{hint}")
             elif not files and not by_client:
                 found.faults.append(f"class folder {label} has no images ({', '.join(ENDINGS)})")
             classes[label.name][part] += files
@@ -155,18 +158,21 @@ def _unreadable(classes: Parts, found: Checked) -> set[Path]:
 
 
 def _check_counts(folder: Path, classes: dict[str, dict[str, int]], found: Checked) -> None:
-    """Whether there is enough to learn from and to test on."""
+    """Check that every class has enough training and test images."""
     divided = any("test" in parts for parts in classes.values())
     for label, parts in classes.items():
         test = parts.get("test", 0)
         learn = sum(parts.values()) - test
         if divided and test and not learn:
-            found.faults.append(f"class {label!r} has images to test on but none to learn from")
+            found.faults.append(f"class {label!r} has test images but no training images")
         elif divided and learn and not test:
-            found.faults.append(f"class {label!r} has no images to test on")
+            found.faults.append(f"class {label!r} has no test images")
         elif not divided and learn == 1:
             found.faults.append(
-                f"class {label!r} has a single image: it needs one to learn from and one to test on"
+                f"class {label!r} has a single image: it needs at least one training image and "
+                f"one test image"
             )
     if len(known := [label for label, parts in classes.items() if sum(parts.values())]) == 1:
-        found.faults.append(f"{folder} has one class only, {known[0]!r}: a classifier needs two")
+        found.faults.append(
+            f"{folder} has only one class, {known[0]!r}: a classifier needs at least two"
+        )

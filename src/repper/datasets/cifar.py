@@ -36,7 +36,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Batches:
-    """One official archive: the folder in it, and the files for training and testing.
+    """An official archive: the name of its folder, and its training and test files.
 
     `md5` holds the checksums of the files. None are published for the single binary files, so
     those are checked by size and labels only, and the binary archives as a whole.
@@ -73,7 +73,9 @@ class Batches:
 
     def _file(self, path: Path, classes: int) -> Split:
         if not path.is_file():
-            raise RepperError(f"{path} is missing: {self.folder} must hold all of its files")
+            raise RepperError(
+                f"{path} is missing: {self.folder} must contain all files of the data set"
+            )
         if self.label_bytes:
             return read_binary(path, self.label_bytes, classes)
         check_md5(path, self.md5[path.name])
@@ -90,8 +92,8 @@ def read_binary(path: Path, label_bytes: int, classes: int) -> Split:
     length = label_bytes + PIXELS
     if not len(content) or len(content) % length:
         raise RepperError(
-            f"{path} is truncated or no CIFAR file: its {len(content)} bytes are not a number of "
-            f"records of {length}"
+            f"{path} is truncated or not a CIFAR file: its size, {len(content)} bytes, is not a "
+            f"multiple of a record's {length} bytes"
         )
     records = content.reshape(-1, length)
     labels = records[:, label_bytes - 1].astype(np.int64)

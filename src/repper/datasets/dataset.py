@@ -18,7 +18,7 @@ LARGEST = 4096
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images and the number of each one's class.
+    """Images and their labels.
 
     `images` are uint8, 0 to 255, of shape (n, channels, size, size) with 1 or 3 channels; images of
     shape (n, size, size, 3) become that by `images.transpose(0, 3, 1, 2)`. `labels` are whole
@@ -44,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images to learn from and images to test on, with the names of their classes.
+    """Training images and test images, with the names of their classes.
 
         data = repper.Dataset(
             name="shapes",
@@ -95,7 +95,7 @@ class Dataset:
                     f"{where}: {shape[0]} images but labels of shape {split.labels.shape}"
                 )
             if shape[0] == 0:
-                raise RepperError(f"{where}: there are no images")
+                raise RepperError(f"{where} is empty: it needs at least one image")
             if not np.issubdtype(split.labels.dtype, np.integer):
                 raise RepperError(f"{where}: labels must be integers, got {split.labels.dtype}")
             low, high = int(split.labels.min()), int(split.labels.max())
@@ -113,7 +113,7 @@ class Dataset:
 
     def _check_owners(self) -> None:
         if bool(self.clients) != (self.owners is not None):
-            raise RepperError(f"data set {self.name!r}: clients and owners go together")
+            raise RepperError(f"data set {self.name!r}: give both clients and owners, or neither")
         if self.owners is not None and not (
             isinstance(self.owners, tuple) and len(self.owners) == 2
         ):
@@ -152,7 +152,7 @@ class Dataset:
 
 
 def _names(where: str, data: Dataset, field: str) -> tuple[str, ...]:
-    """Names that are told apart; a list becomes a tuple."""
+    """Check that names differ, and return them as a tuple."""
     names = tuple(getattr(data, field))
     seen = set[str]()
     for name in names:
@@ -164,7 +164,7 @@ def _names(where: str, data: Dataset, field: str) -> tuple[str, ...]:
 
 
 def set_apart(data: Dataset, share: float, random: np.random.Generator) -> Dataset:
-    """The training images alone, a share of each class (of each client) as the ones to test on."""
+    """The training images, with a held-out share of each class (of each client) as test images."""
     labels = data.train.labels
     owners = data.owners[0] if data.owners is not None else np.zeros_like(labels)
     chosen = np.zeros(len(labels), bool)
@@ -173,10 +173,10 @@ def set_apart(data: Dataset, share: float, random: np.random.Generator) -> Datas
         chosen[rows[: round(share * len(rows))]] = True
     if not chosen.any() or chosen.all():
         raise RepperError(
-            f"data set {data.name!r} has too few training images to set {share:.0%} of each class "
-            f"apart"
+            f"data set {data.name!r} has too few training images to hold out {share:.0%} of each "
+            f"class"
         )
     train, test = (Split(data.train.images[part], labels[part]) for part in (~chosen, chosen))
-    note = f"{len(train)} training images; {len(test)} more set apart to choose settings on"
+    note = f"{len(train)} training images; {len(test)} more held out to choose hyperparameters"
     parts = (owners[~chosen], owners[chosen]) if data.owners is not None else None
     return replace(data, train=train, test=test, note=note, owners=parts)

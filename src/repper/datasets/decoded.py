@@ -1,4 +1,4 @@
-"""Image files as arrays, kept in the user's cache so that the next start need not decode them."""
+"""Decode image files, with a cache in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file, and what changes when it is written again."""
+    """An image file, with its size and modification time for the cache key."""
 
     path: str
     size: int
@@ -37,7 +37,7 @@ class ImageFile:
 def read_files(
     root: Path, files: Sequence[ImageFile], size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """What `read_images` gives for files below `root`, from the cache if none has changed."""
+    """Decode files below `root` as `read_images` does, or take them from the cache if unchanged."""
 
     def decode() -> Arrays:
         images, unreadable = read_images([file.path for file in files], size)
@@ -48,7 +48,7 @@ def read_files(
 
 
 def remembered(key: str, decode: Callable[[], Arrays]) -> Arrays:
-    """What `decode` gives, from the cache if it is there under this key, and undamaged."""
+    """The result of `decode`, or its undamaged copy from the cache under this key."""
     cached = cache_folder() / "decoded" / f"{key}.safetensors"
     try:
         with safe_open(cached, framework="numpy") as file:
@@ -77,7 +77,7 @@ def _check(arrays: Arrays) -> int:
 
 
 def key_of(path: Path, *what: object) -> str:
-    """The key of what is made of a file: another one when it is written again."""
+    """The cache key of a file, which changes when the file is written again."""
     found = path.stat()
     text = "\0".join(map(str, (FORMAT, path.resolve(), found.st_size, found.st_mtime_ns, *what)))
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]

@@ -62,7 +62,9 @@ def _idx(folders: Sequence[Path]) -> tuple[Split, Split] | None:
                 if array.shape[1:] not in ((), (28, 28)) or ("images" in path.name) != (
                     array.ndim == 3
                 ):
-                    raise RepperError(f"{path} does not hold what its name says: {array.shape}")
+                    raise RepperError(
+                        f"{path} has an array of the wrong shape for its name: {array.shape}"
+                    )
             train, test = (
                 Split(images[:, None], labels.astype(np.int64))
                 for images, labels in (arrays[:2], arrays[2:])
@@ -103,8 +105,8 @@ def _read_idx(path: Path, file: BinaryIO | gzip.GzipFile) -> NDArray[np.uint8]:
     expected = math.prod(shape)
     if expected > MOST_BYTES:
         raise RepperError(
-            f"{path} is damaged, or no part of this data set: its header says {expected} bytes, "
-            f"and {MOST_BYTES} are the most that are read"
+            f"{path} is damaged, or not a file of this data set: its header says {expected} "
+            f"bytes, above the limit of {MOST_BYTES}"
         )
     content = file.read(expected)
     if len(content) < expected or file.read(1):

@@ -69,8 +69,8 @@ def _fetched(remote: Remote, path: Path, part: Path) -> Path:
         if found != remote.md5:
             part.unlink()
             raise RepperError(
-                f"{remote.name} arrived with md5 {found}, not {remote.md5}, and was removed: "
-                f"try again, or get the file by other means"
+                f"{remote.name} was downloaded with md5 {found} instead of {remote.md5}, and was "
+                f"removed: try again, or get the file in another way"
             )
         part.replace(path)
     return path
@@ -84,7 +84,11 @@ def _from_any(remote: Remote, part: Path) -> None:
                 return _transfer(address, part, show)
             except NETWORK_ERRORS as error:
                 failures.append(f"{address}: {_reason(error)}")
-    kept = f" ({part.stat().st_size} bytes are kept, try again to go on)" if part.is_file() else ""
+    kept = (
+        (f" ({part.stat().st_size} bytes are kept: run the command again to continue)")
+        if part.is_file()
+        else ""
+    )
     raise RepperError(f"cannot download {remote.name} from {'; nor from '.join(failures)}{kept}")
 
 
@@ -170,13 +174,13 @@ def unpack(archive: Path, inside: str, folder: Path) -> None:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Write one file; by hand, because Python's own safe way is not in every 3.11.
+    """Extract one file by hand, because some versions of Python 3.11 lack safe extraction.
 
     Links, devices and whatever else a data set does not need are left out.
     """
     target = folder / member.name
     if not target.resolve().is_relative_to(folder.resolve()):
-        raise OSError(f"{member.name} would lie outside of it")
+        raise OSError(f"{member.name} is outside of this folder")
     content = tar.extractfile(member) if member.isfile() else None
     if content is not None:
         target.parent.mkdir(parents=True, exist_ok=True)

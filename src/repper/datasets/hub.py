@@ -59,7 +59,9 @@ class HubCopy:
             if pixels.shape[1] < self.channels:
                 pixels = pixels.repeat(self.channels, 1)
             elif pixels.shape[1] > self.channels:
-                raise RepperError(f"{path} holds colour images where only grey ones belong")
+                raise RepperError(
+                    f"{path} has colour images, but this data set has grey images only"
+                )
             images.append(pixels[kept])
             labels.append(numbers[kept])
         return Split(np.concatenate(images), np.concatenate(labels))
@@ -71,7 +73,7 @@ class HubCopy:
         return {"images": pixels, "labels": numbers, "unreadable": unreadable}
 
     def _check_first(self, path: Path, encoded: Sequence[bytes]) -> None:
-        """Another data set's files can have the same columns, but not the same size too."""
+        """Check the size of the first image: another data set may have the same columns."""
         with suppress(OSError), Image.open(io.BytesIO(encoded[0] if encoded else b"")) as image:
             if image.size != (self.size, self.size):
                 raise RepperError(

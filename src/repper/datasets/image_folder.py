@@ -26,12 +26,12 @@ PARTS = {"train", "test", "val", "valid", "validation"}
 
 
 class OtherClassesError(RepperError):
-    """A folder has a class that is not among those agreed on."""
+    """A folder has a class that is not among the federation's classes."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image file and where it lies; `part` is train, test, or nothing if that is ours to say."""
+    """An image file with its client, part (train, test, or empty if not divided) and class."""
 
     file: ImageFile
     client: str
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """A client whose folder lies apart from all others, and the classes that all have agreed on."""
+    """The folder of one site of a federation: its name, and the classes agreed on."""
 
     name: str
     classes: tuple[str, ...] | None = None
@@ -49,7 +49,7 @@ class SiteFolder:
 
 @dataclass
 class Passed:
-    """What a folder of images holds besides: how much of each kind; hidden files do not count.
+    """Counts of ignored files, images and folders by kind; hidden files are not counted.
 
     `empty` if class folders without images are passed over, too.
     """
@@ -58,23 +58,23 @@ class Passed:
     over: Counter[str] = field(default_factory=Counter)
 
     def file(self, name: str) -> None:
-        """A file that is no image by its ending."""
+        """Count a file whose ending is not that of an image."""
         self.over[f"{Path(name).suffix.lower() or 'other'} file"] += 1
 
     def beside(self, images: Sequence[ImageFile]) -> None:
-        """Images that lie in no class."""
+        """Count images that are in no class folder."""
         if images:
             self.over["image beside the folders"] += len(images)
 
     def folder(self, name: str) -> None:
-        """A part that nobody learns from or is tested on, such as val/."""
+        """Count a folder that is neither train nor test, such as val/."""
         self.over[f"folder {name!r} (neither train nor test)"] += 1
 
     def __str__(self) -> str:
         def many(kind: str) -> str:
             return re.sub(r"\b(file|image|folder)\b", r"\1s", kind, count=1)
 
-        return "passed over: " + ", ".join(
+        return "ignored: " + ", ".join(
             f"{count} {kind if count == 1 else many(kind)}"
             for kind, count in sorted(self.over.items())
         )
@@ -114,8 +114,8 @@ def read_folder(
     images, unreadable = read_files(folder, [item.file for item in items], image_size)
     if len(unreadable) and not skip_unreadable:
         raise RepperError(
-            f"cannot read image {items[unreadable[0]].file.path}: it is not an image that can be "
-            f"read (--skip-unreadable leaves such images out)"
+            f"cannot read image {items[unreadable[0]].file.path}: it is damaged or not an image "
+            f"(--skip-unreadable leaves such images out)"
         )
     left_out = set(unreadable.tolist())
     train, test = _divided(items, left_out, test_share, by_client or site is not None)
@@ -166,7 +166,7 @@ def class_files(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def passed_over(folder: Path) -> str:
-    """What is no image, or of no class, in a folder of classes; nothing if there is nothing."""
+    """A sentence about the ignored files of a folder of classes; empty if there are none."""
     passed = Passed(empty=True)
     _ = list(_by_class(folder, passed, hint=""))
     return str(passed) if passed.over else ""
@@ -180,8 +180,8 @@ def _by_client(folder: Path, passed: Passed) -> list[Item]:
         classes, images = _listed(folder / client, Passed())
         if divides(clients) or (images and not classes):
             raise RepperError(
-                f"{folder / client} holds no class folders of a client: for a folder per class, "
-                f"not per client, leave out --partition folders"
+                f"{folder / client} has no class folders: if {folder} has one folder per class "
+                f"and not per client, leave out --partition folders"
             )
         theirs = list(_by_class(folder / client, passed, client))
         if not theirs:
@@ -200,16 +200,20 @@ def _by_class(
     names, images = _listed(folder, passed)
     if not names:
         found = f"{len(images)} images but no class folders" if images else "no folders of images"
-        raise RepperError(f"{folder} holds {found}: put the images of each class into a folder")
+        raise RepperError(
+            f"{folder} has {found}: put the images of each class into a folder of their own"
+        )
     passed.beside(images)
     if not divided and not divides(names):
         yield from _classes_in(folder, passed, "", client, hint)
         return
     by_part = {name.lower(): name for name in names}
     if len(by_part) < len(names):
-        raise RepperError(f"{folder} holds two folders of one name: {', '.join(names)}")
+        raise RepperError(f"{folder} has two folders with the same name: {', '.join(names)}")
     if "train" not in by_part:
-        raise RepperError(f"{folder} holds {names[0]} but no train: put both, or class folders")
+        raise RepperError(
+            f"{folder} has {names[0]} but no train: add train, or put class folders into {folder}"
+        )
     for part, name in by_part.items():
         if part not in ("train", "test") and not divided:
             passed.folder(name)
@@ -230,12 +234,12 @@ def _classes_in(folder: Path, passed: Passed, part: str, client: str, hint: str)
         deeper, images = _listed(folder / name, passed)
         if deeper and images:
             raise RepperError(
-                f"{folder / name} holds {len(images)} images and also the folder {deeper[0]!r}: "
-                f"a class has no folders, so move it out (repper check lists all such faults)"
+                f"{folder / name} has {len(images)} images and also the folder {deeper[0]!r}: "
+                f"move the folder out of the class (repper check lists all such faults)"
             )
         if deeper:
             hint = "" if client else hint
-            raise RepperError(f"{folder / name} should hold images, but holds folders{hint}")
+            raise RepperError(f"{folder / name} should contain images, but contains folders{hint}")
         if not images and passed.empty:
             passed.over["empty class folder"] += 1
         elif not images and not client:
@@ -275,7 +279,7 @@ def _listed(folder: Path, passed: Passed) -> tuple[list[str], list[ImageFile]]:
 def _divided(
     items: Sequence[Item], left_out: set[int], test_share: float, by_client: bool
 ) -> tuple[list[int], list[int]]:
-    """The rows to learn from and to test on, as the folders say or else by their names."""
+    """The rows of training and of test images, by their folders or else by their names."""
     train, test = [], []
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row, item in enumerate(items):
@@ -289,8 +293,8 @@ def _divided(
             continue
         if len(rows) == 1 and not by_client:
             raise RepperError(
-                f"class {label!r} has a single image, {items[rows[0]].file.path}: "
-                f"it needs one to learn from and one to test on"
+                f"class {label!r} has a single image, {items[rows[0]].file.path}: it needs at "
+                f"least one training image and one test image"
             )
         # In an order that has nothing to do with the files, and that other files do not change.
         rows.sort(key=lambda row: _place(items[row].file.path))
@@ -311,13 +315,13 @@ def _check_clients(items: Sequence[Item], train: list[int], test: list[int]) -> 
     for client in sorted({item.client for item in items} - {""}):
         if learns[client] < 2 or not tests[client]:
             raise RepperError(
-                f"client {client!r} has {learns[client]} images to learn from and "
-                f"{tests[client]} to test on: it needs at least 2 and 1"
+                f"client {client!r} has {learns[client]} training images and {tests[client]} test "
+                f"images: it needs at least 2 and 1"
             )
 
 
 def _classes_of_site(folder: Path, items: Sequence[Item], site: SiteFolder) -> tuple[str, ...]:
-    """The classes that were agreed on, or else the site's own, even if it is a single one."""
+    """The classes agreed on, or else the site's own classes, even a single one."""
     own = sorted({item.label for item in items})
     if site.classes is None:
         return tuple(own)
@@ -332,16 +336,18 @@ def _classes_of_site(folder: Path, items: Sequence[Item], site: SiteFolder) -> t
 def _classes(
     folder: Path, items: Sequence[Item], train: list[int], test: list[int], by_client: bool
 ) -> tuple[str, ...]:
-    """The classes; with folders of clients, one that nobody can test is learned all the same."""
+    """The class names; with client folders, classes without test images are kept, too."""
     known, tested = ({items[row].label for row in rows} for rows in (train, test))
     if lost := sorted({item.label for item in items} - known - tested):
-        raise RepperError(f"class {lost[0]!r} has no image that can be read in {folder}")
+        raise RepperError(f"class {lost[0]!r} has no readable image in {folder}")
     if unknown := sorted(tested - known):
         raise RepperError(
-            f"unknown class {unknown[0]!r}: {folder} has images to test on but none to learn from"
+            f"unknown class {unknown[0]!r}: {folder} has test images of it but no training images"
         )
     if (untested := sorted(known - tested)) and not by_client:
-        raise RepperError(f"class {untested[0]!r} has no images to test on in {folder}")
+        raise RepperError(f"class {untested[0]!r} has no test images in {folder}")
     if len(known) < 2:
-        raise RepperError(f"{folder} has one class only, {min(known)!r}: a classifier needs two")
+        raise RepperError(
+            f"{folder} has only one class, {min(known)!r}: a classifier needs at least two"
+        )
     return tuple(sorted(known))

@@ -1,4 +1,4 @@
-"""An image file as the array an encoder takes."""
+"""Read an image file as the array that an encoder takes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_image(path: Path, channels: int, size: int) -> NDArray[np.uint8]:
         with _quiet():
             return _decode(path, channels, size)
     except Exception as error:  # a damaged image can make Pillow raise nearly anything
-        reason = "it is not an image that can be read"
+        reason = "it is damaged or not an image"
         if isinstance(error, FileNotFoundError):
             reason = "there is no such file"
         elif isinstance(error, Image.DecompressionBombError):
@@ -66,7 +66,7 @@ def read_images(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings: large or odd images are fine, and Pillow has an error for what is an attack.
+    """Silence Pillow's warnings: large or odd images are fine, and attacks are still errors.
 
     Entered once and outside of any thread, because Python keeps one list of filters for all.
     """
@@ -84,7 +84,7 @@ def _decode(source: Path | str | bytes, channels: int, size: int) -> NDArray[np.
 
 
 def fitted(image: Image.Image, channels: int, size: int) -> NDArray[np.uint8]:
-    """An upright image in grey or colour, its central square resized: (channels, size, size)."""
+    """The central square of an upright grey or colour image, resized: (channels, size, size)."""
     if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
         # Sixteen bits: Pillow would cut them off at 255 instead of scaling them.
         wide = np.asarray(image).astype(np.float64) / 257

@@ -1,4 +1,4 @@
-"""Where data sets lie on this machine."""
+"""Find the files of data sets on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repper.errors import RepperError
 
 @dataclass(frozen=True)
 class Request:
-    """How a named data set is asked for; `repper.datasets.load` says what each part means."""
+    """A request for a named data set; `repper.datasets.load` documents the fields."""
 
     data_dir: Path
     image_size: int | None = None
@@ -20,7 +20,7 @@ class Request:
     skip_unreadable: bool = False
 
     def folders(self, *names: str) -> list[Path]:
-        """Where a set of these names may lie: in folders so called, or right in the data folder."""
+        """The folders in which a data set of these names may be."""
         return [*(self.data_dir / name for name in names), self.data_dir]
 
 
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
 
 
 def data_folder(given: Path | str | None) -> Path:
-    """The data folder: the one given, else REPPER_DATA, else one in the user's cache."""
+    """The folder of data sets: the given one, else REPPER_DATA, else the user's cache."""
     if named := given or os.environ.get("REPPER_DATA"):
         folder = Path(named).expanduser()
         if folder.exists() and not folder.is_dir():
@@ -40,7 +40,7 @@ def data_folder(given: Path | str | None) -> Path:
 
 
 def not_found(name: str, request: Request) -> RepperError:
-    """The error for a named set that lies nowhere."""
+    """The error for a named data set whose files were not found."""
     return RepperError(
         f"{name} is neither in {request.data_dir / name} nor in {request.data_dir}: fetch it with "
         f"--download, put its files there (docs/data.md shows the layouts), or name another folder "

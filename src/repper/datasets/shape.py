@@ -1,4 +1,4 @@
-"""A data set in another shape, or a part of it."""
+"""Convert a data set to other channels and sizes, or take a subset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repper.seeds import Purpose, stream
 
 
 def shaped(data: Dataset, channels: int, size: int) -> Dataset:
-    """The data set with so many channels and images of this size, converted as image files are."""
+    """The data set with these channels and this image size, converted as image files are."""
     if (data.channels, data.size) == (channels, size):
         return data
     return replace(
@@ -33,14 +33,15 @@ def _shaped(split: Split, channels: int, size: int) -> Split:
 
 
 def part_of(data: Dataset, count: int) -> Dataset:
-    """The data set with `count` of its training images, each class with its share.
+    """The data set with a stratified subset of `count` training images.
 
     The part is always the same, whatever the seed of a run. Where clients own the images, each
     client's classes keep their shares.
     """
     if count > len(data.train):
         raise RepperError(
-            f"--train-images {count} is more than the {len(data.train)} that {data.name!r} has"
+            f"--train-images must be at most {len(data.train)}, the training images of "
+            f"{data.name!r}, got {count}"
         )
     owners = data.owners[0] if data.owners else np.zeros(len(data.train), np.int64)
     groups = owners * len(data.classes) + data.train.labels

@@ -25,7 +25,7 @@ ALLOWED = {
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which is not allowed")
         return ALLOWED[module, name]
 
 

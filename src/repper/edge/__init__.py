@@ -1,4 +1,4 @@
-"""What runs on a device: no PyTorch anywhere in here."""
+"""Code that runs on a device: no module in here uses PyTorch."""
 
 from repper.edge.saved_head import SavedHead, read_head
 

@@ -1,4 +1,4 @@
-"""A model folder: an exported encoder, perhaps a head for it, and a description of both.
+"""A model folder: an exported encoder, optionally a head, and their description.
 
 | file                  | what it holds                                      |
 |-----------------------|----------------------------------------------------|
@@ -41,7 +41,7 @@ COPY = "copy the whole folder again"
 
 @dataclass(frozen=True)
 class EncoderNotes:
-    """The encoder: its file, its checksum, and the digest that heads name."""
+    """Description of the encoder: its file, its checksum, and the digest that heads refer to."""
 
     sha256: str
     digest: str
@@ -54,7 +54,7 @@ class EncoderNotes:
 
 @dataclass(frozen=True)
 class InputNotes:
-    """What images the encoder takes, and how a photo is brought into that shape."""
+    """Description of the encoder's input images, and of the preparation of photos."""
 
     size: int
     channels: int
@@ -80,7 +80,7 @@ class UnknownNotes:
 
 @dataclass(frozen=True)
 class PhotosNotes:
-    """The photos a model was fitted on: their features, so that it can be fitted again."""
+    """Description of the file with the features of the photos that a model was fitted on."""
 
     count: int
     file: str = PHOTOS
@@ -88,7 +88,7 @@ class PhotosNotes:
 
 @dataclass(frozen=True)
 class ModelNotes:
-    """What `model.json` says. `classes` are names in the order of the head's scores.
+    """The content of `model.json`; `classes` are in the order of the head's scores.
 
     `scores` are what was measured on held-out images, for people to read.
     """
@@ -119,7 +119,7 @@ class ModelNotes:
         data = verified(path)
         if hashlib.sha256(data).hexdigest() != self.encoder.sha256:
             raise RepperError(
-                f"{path} is whole, but not the encoder that {MODEL} beside it describes: copy the "
+                f"{path} is not the encoder that {MODEL} in the same folder describes: copy the "
                 f"whole folder again"
             )
         return data
@@ -131,13 +131,13 @@ class ModelNotes:
         head = read_head(folder / self.head.file).for_encoder(self.encoder.digest)
         if head.digest() != self.head.digest:
             raise RepperError(
-                f"{folder / self.head.file} is whole, but not the head that {MODEL} beside it "
+                f"{folder / self.head.file} is not the head that {MODEL} in the same folder "
                 f"describes: copy the whole folder again"
             )
         if self.classes is not None and self.classes != head.names:
             raise RepperError(
-                f"{folder / MODEL} is damaged: its classes are not those of its head; copy the "
-                f"whole folder again"
+                f"{folder / MODEL} is damaged: its classes differ from its head's classes; copy "
+                f"the whole folder again"
             )
         return head
 

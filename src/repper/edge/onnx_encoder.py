@@ -1,4 +1,4 @@
-"""An exported encoder at work: photos in, features out, by onnxruntime."""
+"""Run an exported encoder with onnxruntime: images in, features out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class OnnxEncoder:
 
     @classmethod
     def open(cls, path: Path) -> OnnxEncoder:
-        """Open a file that `repper export` has written; one that is damaged is refused."""
+        """Open an encoder file of `repper export`; a damaged file is refused."""
         return cls(verified(path), str(path))
 
     def features_of(self, images: NDArray[np.uint8]) -> Array:

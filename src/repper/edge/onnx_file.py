@@ -1,4 +1,4 @@
-"""An exported ONNX file: whether it is whole and ours, and the notes in it, without protobuf.
+"""Check exported ONNX files, and read their metadata, without protobuf.
 
 An ONNX file is a protobuf message. Its notes are pairs of a key and a value near its end, and
 among them is its seal, `repper.sha256`: the SHA-256 of all bytes of the file, counted with these 64
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 def verified(path: Path, format: str = ENCODER_FORMAT) -> bytes:
-    """The bytes of an exported encoder (or of another `format`); one that is damaged is refused."""
+    """The bytes of an exported encoder (or of another `format`); a damaged file is refused."""
     try:
         if path.exists() and not path.is_file():
             raise RepperError(f"cannot read {path}: it is not a file")  # a pipe would wait
@@ -52,7 +52,7 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
     found = data.count(MARK)
     ours = found > 0 or is_ours(data)
     if ours and not _is_whole(data):
-        raise RepperError(f"{name} is cut short: copy it again, or export it again")
+        raise RepperError(f"{name} is truncated: copy it again, or export it again")
     if not ours:
         raise RepperError(
             f"{name} is not {_KINDS.get(format, format)} of repper: `repper export` writes one"
@@ -69,11 +69,11 @@ def check(data: bytes, name: str, format: str = ENCODER_FORMAT) -> None:
     try:
         said = read_notes(data).get("repper.format")
     except ValueError as error:  # made so by hand: the checksum is right
-        raise RepperError(f"{name} is damaged: its notes cannot be read ({error})") from error
+        raise RepperError(f"{name} is damaged: its metadata cannot be read ({error})") from error
     if said != format:
         raise RepperError(
-            f"{name} is {_KINDS.get(str(said), f'of format {said}')} of repper, and "
-            f"{_KINDS.get(format, format)} is needed here"
+            f"{name} is {_KINDS.get(str(said), f'of format {said}')} of repper, but this command "
+            f"needs {_KINDS.get(format, format)}"
         )
 
 
@@ -83,7 +83,7 @@ def is_ours(start: bytes) -> bool:
 
 
 def read_notes(data: bytes) -> dict[str, str]:
-    """The notes in an ONNX file, such as `repper.encoder`, by key."""
+    """The metadata of an ONNX file, such as `repper.encoder`, by key."""
     notes = {}
     for number, value in _fields(data):
         if number == _NOTES and isinstance(value, bytes):
@@ -95,7 +95,7 @@ def read_notes(data: bytes) -> dict[str, str]:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether the outermost fields of the message end where the file does."""
+    """Whether the last field of the message ends at the end of the file."""
     try:
         for _ in _fields(data):
             pass
@@ -105,7 +105,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The fields of a protobuf message: numbers and values, which are not looked into."""
+    """The outermost fields of a protobuf message: numbers and undecoded values."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -127,7 +127,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Decode a varint; returns the number and the position after it."""
     result = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

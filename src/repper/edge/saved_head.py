@@ -1,4 +1,4 @@
-"""A fitted head as plain arrays: how it predicts, and its file.
+"""A fitted head as plain arrays that can predict, and its file format.
 
 Every kind of head ends as one of three shapes, so that a few lines of numpy serve them all:
 
@@ -38,7 +38,7 @@ _FORMAT = "repper-head-1"
 
 @dataclass(frozen=True)
 class SavedHead:
-    """A head that only predicts.
+    """A fitted head that can predict, but not be fitted.
 
     `classes` are the labels it can answer, in the order of its scores; `names` are theirs.
     `encoder` is the digest of the encoder whose features it was fitted on. With `unit_input`,
@@ -54,12 +54,12 @@ class SavedHead:
     unit_input: bool = False
 
     def scores(self, features: Array) -> Array:
-        """One row per image and one column per class of `classes`; the largest score wins."""
+        """Scores with one row per image and one column per class of `classes`."""
         a = self.arrays
         if features.ndim != 2 or features.shape[1] != a["mean"].shape[0]:
             raise RepperError(
-                f"this head takes features of {a['mean'].shape[0]} numbers, "
-                f"got an array of shape {features.shape}"
+                f"this head takes {a['mean'].shape[0]} features per image, got an array of shape "
+                f"{features.shape}"
             )
         x = unit_rows(features) if self.unit_input else features
         x = (x - a["mean"]) / a["scale"]
@@ -78,11 +78,11 @@ class SavedHead:
         return result
 
     def probabilities(self, features: Array) -> Array:
-        """The softmax of the scores: how sure the head is of each class."""
+        """The softmax of the scores."""
         return softmax(self.scores(features))
 
     def digest(self) -> str:
-        """A SHA-256 over everything that decides a prediction."""
+        """A SHA-256 over everything that determines a prediction."""
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name in SHAPES[self.shape]:
             array = np.ascontiguousarray(self.arrays[name])
@@ -129,7 +129,7 @@ class SavedHead:
 
 
 def read_head(path: Path) -> SavedHead:
-    """Read a head file; one that is damaged, or of another format, is refused."""
+    """Read a head file; a damaged file, or a file of another format, is refused."""
     arrays, header = read_sealed(path, "np")
     if header.get("format") != _FORMAT or set(arrays) != set(
         SHAPES.get(header.get("shape", ""), ())

@@ -1,4 +1,4 @@
-"""Which images are unlike all that a model has seen: too far from every class."""
+"""Detect images that are unlike all training photos: too far from every class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TENSORS = ("means", "whiten", "threshold")
 
 @dataclass(frozen=True)
 class Unknown:
-    """A rule by Mahalanobis distance (Lee et al. 2018): far from the mean of every class.
+    """The rule for `unknown`: Mahalanobis distance to the class means (Lee et al. 2018).
 
     `means` (k, d) are of classes. Times `whiten` (d, d), classes spread by one in all directions.
     """
@@ -31,7 +31,7 @@ class Unknown:
     encoder: str
 
     def distances(self, features: Array) -> Array:
-        """From each image (n, d) to the nearest class."""
+        """The distance of each image (n, d) to the nearest class."""
         x, means = features @ self.whiten, self.means @ self.whiten
         squares = (x**2).sum(1)[:, None] - 2 * x @ means.T + (means**2).sum(1)[None]
         result: Array = np.sqrt(np.maximum(squares, 0)).min(1)

@@ -1,4 +1,4 @@
-"""Encoders by name: images (n, channels, s, s) to features (n, d), with `features` for d."""
+"""Encoders by name: images (n, channels, s, s) to features (n, d), where d is `features`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all encoders are made of."""
+"""Building blocks of all encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder is, and how one is described, built and read back from its file."""
+"""The interface of encoders; how to describe, build, save and read them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
         self.register_buffer("shift", None, persistent=False)
 
     def take(self, pixels: str) -> None:
-        """Expect images from -1 to 1, as before, but show them to the body as `PIXELS` says."""
+        """Add a pixel normalization: inputs stay from -1 to 1, and the network gets `PIXELS`."""
         if (found := PIXELS[pixels]) is not None:
             mean, deviation = (torch.tensor(values).view(1, -1, 1, 1) for values in found)
             # With p = (x + 1) / 2: (p - mean) / deviation, as one product and one sum.
@@ -62,7 +62,7 @@ class Encoder(nn.Module):
 
 @torch.no_grad()
 def extract(encoder: Encoder, images: Tensor, precision: str = "float32") -> Tensor:
-    """The features of images (uint8), as they are; of large ones fewer at once, for the memory."""
+    """The features of images (uint8), without augmentation; large images in smaller batches."""
     pixels = images.shape[-1] * images.shape[-2]
     at_once = max(1, min(512, 512 * 32**2 // pixels))
     half = precision == "bfloat16"
@@ -72,7 +72,7 @@ def extract(encoder: Encoder, images: Tensor, precision: str = "float32") -> Ten
 
 
 def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) -> NDArray[Any]:
-    """What an encoder with these parameters makes of images."""
+    """The features of images by an encoder with these parameters."""
     with default_switches():
         network = nn.ModuleDict({"encoder": spec.build()})
         load_params(network, params)
@@ -82,7 +82,7 @@ def features_of(spec: EncoderSpec, params: Params, images: NDArray[np.uint8]) ->
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Everything that decides an encoder's parameters' names and shapes."""
+    """Everything that determines the names and shapes of an encoder's parameters."""
 
     name: str
     channels: int
@@ -104,8 +104,8 @@ class EncoderSpec:
             encoder = build(channels, self.size, self.width, self.norm)
             if not isinstance(encoder, Encoder):
                 raise RepperError(
-                    f"{self.name} gave {type(encoder).__name__}, not an Encoder: "
-                    f"from repper.encoders.encoder import Encoder"
+                    f"{self.name} must return an Encoder (from repper.encoders.encoder import "
+                    f"Encoder), got {type(encoder).__name__}"
                 )
             for module in encoder.modules():
                 if isinstance(module, nn.Conv2d):
@@ -132,7 +132,7 @@ def save_encoder(path: Path, spec: EncoderSpec, params: Params, origin: str) -> 
 
 
 def encoder_origin(path: Path) -> str:
-    """How an encoder came about, by its file or the one in a run folder."""
+    """How an encoder was made, according to its file or the file in a run folder."""
     return read_notes(_file(path)).get("origin", "unknown")
 
 
@@ -141,7 +141,7 @@ def _file(path: Path) -> Path:
 
 
 def _check_limits(path: Path, spec: EncoderSpec) -> None:
-    """Refuse a header whose numbers no encoder has: to use them could take all memory."""
+    """Refuse implausible numbers in a header, which could otherwise exhaust the memory."""
     limits = (
         ("channels", spec.channels in (1, 3), "1 or 3"),
         ("size", 1 <= spec.size <= LARGEST, f"1 to {LARGEST}"),
@@ -171,7 +171,9 @@ def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
             notes.get("pixels", HALF),
         )
     except (KeyError, ValueError) as error:
-        raise RepperError(f"{path} holds parameters, but not an encoder of repper") from error
+        raise RepperError(
+            f"{path} contains parameters, but it is not an encoder of repper"
+        ) from error
     _check_limits(path, spec)
     try:
         # Ours are built without memory, as a header may name a network of any size.
@@ -180,5 +182,5 @@ def read_encoder(path: Path) -> tuple[EncoderSpec, Params]:
     except (ValueError, RuntimeError, MemoryError, OverflowError) as error:
         raise RepperError(f"{path} names an encoder that cannot be built: {spec}") from error
     if {n: t.shape for n, t in params.items()} != {n: t.shape for n, t in expected.items()}:
-        raise RepperError(f"{path} does not hold the parameters of its encoder {spec.name!r}")
+        raise RepperError(f"{path} does not contain the parameters of its encoder {spec.name!r}")
     return spec, params

@@ -1,4 +1,4 @@
-"""No encoder at all: the features are the pixels. A control to compare learning with."""
+"""A control without learning: the features are the pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of ResNets that somebody else has trained, as torchvision and timm name and save them."""
+"""Read published ResNet weights in the formats of torchvision and timm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IN_BLOCK = {
 
 @dataclass(frozen=True)
 class Fitting:
-    """The weights that an encoder takes, and what of the file and of the encoder is left over."""
+    """Weights for an encoder, and the unused names of the file and of the encoder."""
 
     params: Params
     unused: tuple[str, ...]
@@ -46,13 +46,13 @@ class Fitting:
         if self.unused:
             said += f"; not used: {', '.join(self.unused)}"
         if self.at_random:
-            said += f"; begins at random, as its size differs: {', '.join(self.at_random)}"
+            said += f"; random initial values: {', '.join(self.at_random)}"
         return said
 
 
 @dataclass(frozen=True)
 class Published:
-    """A ResNet's weights from a file, by the names they have there."""
+    """A ResNet's weights from a file, by their names in the file."""
 
     path: Path
     depth: int
@@ -69,8 +69,8 @@ class Published:
         depth = next((depth for depth, count in BLOCKS.items() if count == blocks), None)
         if "conv1.weight" not in weights or depth is None or "layer1.0.conv3.weight" in weights:
             raise RepperError(
-                f"--init {path} holds no ResNet-18 or ResNet-34 by the names of torchvision and "
-                f"timm (conv1, layer1 to layer4), and is no encoder of repper"
+                f"--init {path} is neither an encoder of repper nor a ResNet-18 or ResNet-34 with "
+                f"the parameter names of torchvision and timm (conv1, layer1 to layer4)"
             )
         return cls(path, depth, weights, pixels_of(path))
 
@@ -79,9 +79,9 @@ class Published:
         names = (f"resnet{self.depth}", f"resnet{self.depth}-7x7")
         if spec.name not in names or spec.width != 1.0 or spec.norm != "batch":
             raise RepperError(
-                f"--init {self.path} holds a ResNet-{self.depth} with batch norm: it needs "
-                f"--encoder {names[1]} (or {names[0]}, whose first layer is for images of about 32 "
-                f"pixels and begins at random), --width 1 and --norm batch"
+                f"--init {self.path} is a ResNet-{self.depth} with batch norm: it needs --encoder "
+                f"{names[1]} (or {names[0]}, whose first layer is for images of about 32 pixels "
+                f"and is initialized at random), --width 1 and --norm batch"
             )
         if spec.channels not in (1, 3) or (spec.channels == 1 and PIXELS[spec.pixels] is None):
             raise RepperError(
@@ -100,8 +100,8 @@ class Published:
         left = tuple(sorted(expected.keys() - found.keys()))
         if left and left != (STEM,):
             raise RepperError(
-                f"--init {self.path} does not fit encoder {spec.name!r}: nothing of the right size "
-                f"for {', '.join(left[:3])}"
+                f"--init {self.path} does not fit encoder {spec.name!r}: no weights of the right "
+                f"size for {', '.join(left[:3])}"
             )
         for name, value in found.items():
             if not is_finite(value):
@@ -109,7 +109,7 @@ class Published:
         return Fitting(found, tuple(sorted(unused)), left)
 
     def _ours(self, name: str, first_block: int) -> str:
-        """What a weight of theirs is called in our encoder."""
+        """The name of a published weight in our encoder."""
         if name == "conv1.weight":
             return STEM
         if name.startswith("bn1."):
@@ -122,14 +122,14 @@ class Published:
 
 
 def is_published(path: Path) -> bool:
-    """Whether a file is somebody else's, and not an encoder of ours."""
+    """Whether a file has published weights instead of an encoder of repper."""
     if path.is_dir():
         return False
     return path.suffix in PICKLED or "digest" not in read_notes(path)
 
 
 def pixels_of(path: Path) -> str:
-    """The pixels that an encoder was trained with; a key of `PIXELS`.
+    """The pixel normalization that an encoder was trained with; a key of `PIXELS`.
 
     Published weights are taken to know ImageNet's, unless timm's `config.json` lies beside them and
     says otherwise.
@@ -148,8 +148,9 @@ def pixels_of(path: Path) -> str:
         if (mean, deviation) == (values or ((0.5,) * 3, (0.5,) * 3)):
             return name
     raise RepperError(
-        f"{path.parent / 'config.json'} asks for pixels less {mean} over {deviation}, which is "
-        f"neither ImageNet's nor from -1 to 1: choose one with --pixels"
+        f"{path.parent / 'config.json'} has pixel mean {mean} and deviation {deviation}, which "
+        f"are neither ImageNet's nor those of pixels from -1 to 1: choose a normalization with "
+        f"--pixels"
     )
 
 
@@ -163,19 +164,21 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         raise RepperError(f"there is no file {path}") from error
     except Exception as error:  # PyTorch's reader raises many kinds for bytes that are not its own
         raise RepperError(
-            f"{path} is damaged, or holds more than tensors, which repper does not open: save its "
-            f"state_dict as a safetensors file"
+            f"{path} is damaged, or contains objects other than tensors, which repper does not "
+            f"load: save its state_dict as a safetensors file"
         ) from error
     for name in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
     if not isinstance(content, dict):
-        raise RepperError(f"{path} holds {type(content).__name__}, not tensors by name")
+        raise RepperError(
+            f"{path} contains a {type(content).__name__}, not a dictionary of tensors"
+        )
     return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
 def _without_prefix(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The weights without what all their names begin with."""
+    """The weights without a common prefix of their names."""
     while found := [p for p in PREFIXES if any(name.startswith(p) for name in weights)]:
         weights = {name.removeprefix(found[0]): value for name, value in weights.items()}
     return weights

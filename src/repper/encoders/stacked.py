@@ -1,4 +1,4 @@
-"""Layers that hold the weights of several clients, and compute all of them at once.
+"""Layers that compute several clients' networks at once, each with its own weights.
 
 With 20 small images, a layer's arithmetic takes microseconds and each call of PyTorch ten times as
 long. Here one call serves many clients: convolutions and linear layers are batched matrix products,
@@ -33,7 +33,7 @@ CONTAINERS = (nn.Sequential, BasicBlock, Encoder)
 
 @dataclass
 class Frame:
-    """What stacked layers know of a batch: the clients, and which of their rows are images.
+    """The layout of a batch for stacked layers: the clients, and which rows are images.
 
     `counts` are the images of each client. Where some have fewer than there are rows, `mask`
     (clients, rows) is 1 for an image and 0 for the rest.
@@ -49,7 +49,7 @@ class Frame:
 
 
 def is_stackable(module: nn.Module) -> bool:
-    """Whether all layers are known here; a layer of the user's own is not, nor a child of one."""
+    """Whether all layers have a stacked version; the user's own layers have none."""
     kind = type(module)
     if isinstance(module, nn.Conv2d):
         plain = (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
@@ -69,7 +69,7 @@ def is_stackable(module: nn.Module) -> bool:
 
 
 def stacked(module: nn.Module, frame: Frame) -> nn.Module:
-    """A copy of a module for as many clients as the frame has; its weights have to be filled in."""
+    """A stacked copy of a module for the clients of the frame; its weights are filled in later."""
     kinds: dict[type[nn.Module], Callable[[Any, Frame], nn.Module]] = {
         nn.Conv2d: StackedConv, nn.BatchNorm2d: StackedBatchNorm, nn.GroupNorm: StackedGroupNorm,
         nn.Linear: StackedLinear,
@@ -86,7 +86,7 @@ def stacked(module: nn.Module, frame: Frame) -> nn.Module:
 
 
 def row_of(storage: Tensor, client: int, like: Tensor) -> Tensor:
-    """A client's part of a stacked weight, with the shape of the weight itself."""
+    """A client's part of a stacked weight, in the shape of the weight."""
     return shaped(storage[client, : like.numel()], like.shape)
 
 
@@ -116,7 +116,7 @@ class Stacked(nn.Module):
                 self.register_buffer(name, _storage(buffer, frame))
 
     def numbers(self, name: str) -> Tensor:
-        """A weight without its padding: (clients, numbers)."""
+        """A stacked weight without its padding: (clients, numbers)."""
         storage = cast(Tensor, getattr(self, name))
         size = self._sizes[name]
         return storage if storage.shape[1] == size else storage[:, :size]
@@ -141,7 +141,7 @@ class StackedConv(Stacked):
 
 @dataclass(frozen=True)
 class _Taps:
-    """Where a kernel's rows (or columns) meet an image of `size`.
+    """The positions of a kernel's rows (or columns) that meet an image of `size`.
 
     `used` are those that meet it at all: of a kernel of 3 on a single pixel, the middle one.
     """

@@ -1,4 +1,4 @@
-"""Engines by name: where clients do their work."""
+"""Engines by name: they decide where clients run."""
 
 from __future__ import annotations
 

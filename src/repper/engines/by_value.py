@@ -1,4 +1,4 @@
-"""Values on their way to another process of ours, with the classes they are made of.
+"""Send values, with their classes, to another process that repper has started.
 
 A method, head or rule of the user's own may be written in a notebook, or in a file that no other
 process can import by a name. Pickled by reference it could not be opened there, so such classes go
@@ -18,7 +18,7 @@ from repper.registry import FROM_FILE, OWN_PACKAGES
 
 @dataclass(frozen=True)
 class ByValue:
-    """A value as bytes."""
+    """A value that is pickled together with its class."""
 
     content: bytes
 

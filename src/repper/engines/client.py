@@ -1,4 +1,4 @@
-"""One client's work: training in a round, its head in the end. Runs wherever an engine puts it."""
+"""The work of one client: training in a round, and its head at the end, on any engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Labelled = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class _Bench:
-    """What a stage's clients work with: one network for all of them, one after the other."""
+    """The network and tools of a stage, used by one client after the other."""
 
     stage: Stage
     network: Network
@@ -71,7 +71,7 @@ class _Bench:
 
 @dataclass(frozen=True)
 class _Pupil:
-    """A client that comes to its head, and the images it is tested on."""
+    """A client whose head is fitted, and its test images."""
 
     client: int
     personalizer: Personalizer
@@ -126,11 +126,11 @@ class Clients:
 
     @property
     def wire(self) -> str:
-        """The kind of numbers that hold what clients send."""
+        """The number format of updates."""
         return self._work.sending[-1].wire if self._work.sending else "float32"
 
     def receive(self, received: Params, stage: int = 0) -> None:
-        """Take what the server sends, from which every client starts."""
+        """Take the server's parameters, from which every client starts."""
         self._at = self._benches[stage]
         # In one order of memory on every engine: the last digits of a sum depend on it.
         self._received = {
@@ -189,7 +189,7 @@ class Clients:
         ]
 
     def _learner(self, client: int, own: Params) -> Pupil:
-        """A client as it comes to its training."""
+        """The inputs of a client's training."""
         work = self._work
         images, labels = self._pick(self._train_split, work.train_rows(client))
         if attack := work.attack_of(client):
@@ -214,7 +214,7 @@ class Clients:
         pupil: Pupil,
         results: Sequence[tuple[float, Params]],
     ) -> Update:
-        """What a client sends when its phases are done; what it keeps is written."""
+        """Make a client's update after its phases, and save its private parameters."""
         work, at = self._work, self._at
         gradients = {name: mean for _, found in results for name, mean in found.items()}
         trained = Trained(live, self._received, pupil.own, gradients, pupil.features)
@@ -240,7 +240,7 @@ class Clients:
         return self._at.stage.training.precision
 
     def _looked_at(self, client: int, images: Tensor) -> Tensor:
-        """The features of a client's training images, kept for as long as the encoder stays."""
+        """The features of a client's training images, cached while the encoder is frozen."""
         network = self._at.network
         encoder, known = self._digest_of(network), self._known.get(client)
         if known is None or known[0] != encoder:
@@ -269,7 +269,7 @@ class Clients:
         return found
 
     def _load(self, client: int, number: int) -> Params:
-        """Make the network the client's: what all share, and its own as of round `number`.
+        """Load a client's parameters: the shared ones, and its own as of round `number`.
 
         What it has kept that is no parameter of the network is in the answer only.
         """
@@ -288,7 +288,7 @@ class Clients:
         return own
 
     def _own(self, client: int, number: int) -> Params:
-        """What a client has kept, as of round `number`."""
+        """A client's private parameters after round `number`."""
         own = self._store.read(client, number) if self._store else self._at.first_kept
         _check_private(own, self._shapes, client)
         return own
@@ -392,13 +392,13 @@ class Clients:
         return Features(r.cpu().numpy(), labels.cpu().numpy(), self._digest_of(network))
 
     def _digest_of(self, network: Network) -> str:
-        """The digest of the network's encoder, found once for all clients that share it."""
+        """The digest of the network's encoder, computed once for all clients that share it."""
         if not self._encoder_digest:
             self._encoder_digest = digest(select(params_of(network), is_encoder))
         return self._encoder_digest
 
     def _method_head(self) -> LinearLayer | None:
-        """The linear layer that a client has before it fits its own, if there is one."""
+        """The linear layer that the method has trained for a client, if there is one."""
         beside = select(self._received, lambda name: not is_weight(name))
         method, own = self._at.stage.method, self._at.network.own
         if (layer := method.classifier(params_of(own) | beside)) is None:
@@ -428,7 +428,7 @@ def groups(partition: Partition, clients: Sequence[int], workers: int) -> Iterat
 
 
 def _check_private(own: Params, known: Mapping[str, torch.Size], client: int) -> None:
-    """Refuse private parameters that do not fit; copying them might go well all the same."""
+    """Refuse private parameters of wrong names or shapes, which copying might not notice."""
     for name, value in own.items():
         if known.get(name.partition(":")[2] or name) != value.shape:
             raise RepperError(

@@ -1,4 +1,4 @@
-"""The seam between a method and the machines it runs on."""
+"""The interface between a method and the machines it runs on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from repper.switches import default_switches
 
 @dataclass(frozen=True)
 class Update:
-    """All that leaves a client in a round: parameters, its number of examples, its mean loss.
+    """Everything that leaves a client in a round: parameters, number of examples, mean loss.
 
     `sent` has the weights it shares by name, and what travels beside them by part and name, such as
     `control:head.bias` (`repper.names`).
@@ -43,7 +43,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Personal:
-    """What leaves a client that has its head: its scores, and digests of what it keeps.
+    """Everything that leaves a client after its head is fitted: scores and digests.
 
     `curve` has its test accuracy after some epochs of its head, if asked for. A site tells of all
     this at most an accuracy, `told`, and the digest of what it keeps; None is not told.
@@ -59,7 +59,7 @@ class Personal:
 
 
 class Engine(ABC):
-    """A fleet of clients. Use it in a `with` block.
+    """Runs the work of all clients. Use it in a `with` block.
 
     The numbers an engine gives are those of the serial one, to the bit. Every client's work, and
     this process while the block lasts, therefore runs on one thread: the order in which several
@@ -105,7 +105,7 @@ class Engine(ABC):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch, BLAS and OpenMP to one thread in this process, for a while.
+    """Limit PyTorch, BLAS and OpenMP to one thread in this process, in a `with` block.
 
     And its switches as a new process has them, which decide the last digits, too.
     """

@@ -1,4 +1,4 @@
-"""How much memory a training step takes, known before the first one."""
+"""Estimate the memory of a training step before the first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ of 128 and 224 pixels (1.4), `small` (1.8) and MobileNet (1.0)."""
 
 
 def step_bytes(work: Work) -> int:
-    """About what one process needs for its largest step: what layers gave, for their gradients.
+    """Estimated bytes that one process needs for its largest step: activations for gradients.
 
     The network is run on PyTorch's `meta` device, which computes shapes only.
     """

@@ -1,4 +1,4 @@
-"""Several processes on this machine, one thread each; clients go to whichever is free."""
+"""Run clients in several processes on this machine, with one thread each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Worker:
 
 @final
 class PoolEngine(Engine):
-    """Images and weights lie in shared memory; only a job's name and its small answer are sent."""
+    """A pool of processes; images and weights are shared memory, only small messages are sent."""
 
     def __init__(self, work: Work, data: Dataset, workers: int) -> None:
         self._work = work
@@ -145,7 +145,7 @@ class PoolEngine(Engine):
         take: Callable[[Tensor, Any], Any] = lambda _, answer: answer,
         sizes: Sequence[int] = (),
     ) -> Iterator[Any]:
-        """Have all jobs done, each by a free worker, and yield the answers as they come.
+        """Run all jobs, each in a free worker, and yield the answers as they come.
 
         `take` makes an answer independent of the memory it came in. The largest job goes first, so
         that workers end together. But none starts that is more than a few places ahead of the
@@ -221,9 +221,8 @@ class PoolEngine(Engine):
         code = worker.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         return RepperError(
-            f"{worker.process.name} died ({how}) while {_doing(worker)}, "
-            f"perhaps for lack of memory: run the same command with --resume to go on, "
-            f"or with fewer --workers"
+            f"{worker.process.name} died ({how}) while {_doing(worker)}, perhaps for lack of "
+            f"memory: run the same command with --resume to continue, or with fewer --workers"
         )
 
     def _stop(self) -> None:
@@ -236,7 +235,7 @@ class PoolEngine(Engine):
 
 
 def _doing(worker: _Worker) -> str:
-    """What a worker is at, for a sentence about it."""
+    """What a worker is doing, for an error sentence."""
     doing = {
         "fit_together": "training {who} in round {2}",
         "personalize": "personalizing {who}",

@@ -1,4 +1,4 @@
-"""How processes start and end that train: what they load first, their memory, their parent.
+"""Start and end the processes that train: their imports, memory and parent.
 
 Nothing here needs PyTorch.
 """
@@ -40,7 +40,7 @@ YOUNG = 60
 
 
 def start_method() -> SpawnContext | ForkServerContext:
-    """How workers start: on Linux as copies of a process that has loaded everything once.
+    """How workers start: on Linux they are forked from a process that has loaded all libraries.
 
     Every later pool of this process begins with it too. Elsewhere such copies are not safe.
     """
@@ -63,7 +63,7 @@ def start_method() -> SpawnContext | ForkServerContext:
 
 @cache
 def _keep_sockets_apart() -> None:
-    """Have this process's sockets in a folder that is locked for as long as it lives.
+    """Put this process's sockets into a folder of its own, locked while the process lives.
 
     Python would leave them behind if it was killed. So do we, but the next process sees by the lock
     that they are dead, and removes them.
@@ -89,7 +89,7 @@ def _keep_sockets_apart() -> None:
 
 
 def warm_up(engine: str) -> None:
-    """Begin to load what a pool's workers need, beside what this process has to do first."""
+    """Start to load the libraries of a pool's workers while this process does its own start-up."""
     if engine == "pool" and sys.platform == "linux" and importlib.util.find_spec("torch"):
         from multiprocessing import forkserver  # Windows has none
 
@@ -151,7 +151,7 @@ def without_interruptions() -> Iterator[None]:
 
 
 def leave_with_parent() -> None:
-    """End in the middle of a client when the run was killed.
+    """End this process when its parent was killed, even in the middle of a client.
 
     Else what the client keeps would be written later, perhaps into another run in the same folder.
     """

@@ -1,4 +1,4 @@
-"""One client after the other, in this process: the definition of every result."""
+"""Run one client after the other in this process: the reference for all results."""
 
 from __future__ import annotations
 

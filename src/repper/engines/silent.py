@@ -1,4 +1,4 @@
-"""The first thing a fork server of ours loads: then Ctrl-C ends it without a word.
+"""Loaded first by our fork servers, so that Ctrl-C ends them silently.
 
 It is started with the signal blocked (`processes.without_interruptions`), since Python would answer
 with a traceback. Loading the rest takes seconds, in which the command may be long gone.

@@ -1,4 +1,4 @@
-"""Small clients trained at once in one process: who goes with whom, and their training.
+"""Train several small clients at once in one process: their grouping and their training.
 
 A client that is small is always trained by this arithmetic, on every engine, also when it is alone;
 how many are beside it changes no bit of its result (`repper.encoders.stacked` says why).
@@ -73,7 +73,7 @@ class Stacking:
         return cls(work, training, phases, most if possible else 0)
 
     def key(self, client: int) -> Hashable | None:
-        """Small clients with equal keys can be trained at once; None: it is trained alone."""
+        """Clients with equal keys can be trained at once; None: the client is trained alone."""
         if not self.most:
             return None
         sizes = batch_sizes(len(self.work.train_rows(client)), self.training.batch)
@@ -124,7 +124,7 @@ class Stack:
                 self._storages[name][:, : value.numel()] = flat.reshape(-1)
 
     def live(self, client: int) -> Params:
-        """A client's own part of the weights by name: what is copied in here is in the network."""
+        """A client's views of the stacked weights, by name; copying into them sets the weights."""
         return {
             name: row_of(storage, client, self._like[name])
             for name, storage in self._storages.items()
@@ -209,7 +209,7 @@ class Stack:
 
 
 class _Slices:
-    """Every client's part of what moves, made only for losses that look at it.
+    """Every client's trained parameters, created only for losses that use them.
 
     Parts are taken all at once: the gradient of one alone would be as large as that of all.
     """

@@ -24,12 +24,12 @@ LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 def _no_features() -> Tensor:
-    raise TypeError("this phase trains on features, and nobody has them")
+    raise TypeError("this phase trains on features, but no features were computed")
 
 
 @dataclass(frozen=True)
 class Pupil:
-    """What a client brings to its training.
+    """The inputs of a client's training.
 
     `received` is what the server sent and `own` what the client has kept, for losses that look at
     it; `counts` are its images of every class. `features` gives those of its images as they are,
@@ -69,7 +69,7 @@ class Trainer:
         """What compiled losses look at besides a batch, in memory that stays where it is."""
 
     def compile(self, phases: Sequence[Phase], like: Pupil) -> None:
-        """Compile every phase's loss, once, on images of no client.
+        """Compile the loss of every phase once, on blank images.
 
         The compiler looks at the first batch it sees. With a client's, the code would depend on who
         came first to this process, and the last digits of a result on the number of workers.
@@ -95,7 +95,7 @@ class Trainer:
         copy_params(before, live)
 
     def _fixed(self, pupil: Pupil) -> Pupil:
-        """The same values in memory that stays, for compiled code remembers where it looks."""
+        """The same values in fixed memory, because compiled code remembers addresses."""
         flat = {f"received {n}": t for n, t in pupil.received.items()}
         flat |= {f"own {n}": t for n, t in pupil.own.items()} | {"counts": pupil.counts}
         for name, tensor in flat.items():
@@ -144,7 +144,7 @@ class Trainer:
     def _batches(
         self, phase: Phase, pupil: Pupil, random: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """What the network is shown, its labels, and of how many images it is."""
+        """Batches of inputs and labels, and the number of images in each batch."""
         # If the encoder stands still and images are shown as they are, one look is enough.
         images = pupil.features() if on_features(phase, self._network) else pupil.images
         level = cast(Level, self._training.augment if phase.views else "none")
@@ -198,7 +198,7 @@ def on_features(phase: Phase, network: Network) -> bool:
 
 
 def set_moving(network: Network, phase: Phase) -> dict[str, Tensor]:
-    """Let what the phase names move, and return it; freeze the rest, its statistics too."""
+    """Unfreeze and return the phase's parameters; freeze the rest, its statistics too."""
     network.train()
     moving: dict[str, Tensor] = {}
     for name, parameter in network.named_parameters():
@@ -220,7 +220,7 @@ def fresh_optimizer(
     lr: float,
     weight_decay: float,
 ) -> torch.optim.Optimizer:
-    """A new optimizer, in the memory of the last: for small clients, making one is a tenth."""
+    """A new optimizer state in the last one's memory: to create one takes a tenth of a step."""
     if phase not in known:
         if phase.optimizer == "adam":
             made: torch.optim.Optimizer = torch.optim.Adam(

@@ -1,4 +1,4 @@
-"""Everything but the images that clients' work depends on: plain values, made by the plan."""
+"""Everything except images that clients' work depends on: plain values, made by the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repper.transforms import Transform
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done, wherever it is done.
+    """The work of all clients of a run, for any engine.
 
     `partition` says which rows each client learns from, validates and tests on. The images of those
     in `pool` lie in one place, too: they are those of one more client, whose number comes after the
@@ -48,22 +48,22 @@ class Work:
     hostile: Hostile | None = None
 
     def attack_of(self, client: int) -> Attack | None:
-        """What this client does to the others, if it is hostile."""
+        """The attack of this client, if it is hostile."""
         hostile = self.hostile
         return hostile.attack if hostile is not None and client in hostile.clients else None
 
     def members(self, client: int) -> tuple[int, ...]:
-        """The clients whose images are those of this one: his own, or those of a pool."""
+        """The clients whose images this client trains on: itself, or all for a pooled client."""
         return self.pool if client == self.partition.clients else (client,)
 
     def train_rows(self, client: int) -> Rows:
-        """The rows a client learns from."""
+        """The training rows of a client."""
         held = [self.partition.train[one] for one in self.members(client)]
         return held[0] if len(held) == 1 else np.concatenate(held)
 
     @property
     def most_rows(self) -> int:
-        """The rows of the client that has the most, held out ones too; of a pool, all rows."""
+        """The largest number of training rows of a client, held-out rows included."""
         sizes = [len(rows) for rows in self.partition.train]
         for client, rows in enumerate(self.partition.held_out):
             sizes[client] += len(rows)

@@ -1,4 +1,4 @@
-"""An encoder as an ONNX graph, and graphs as files: notes, a checksum, nothing of this machine."""
+"""Export an encoder as an ONNX graph, and write graphs as files with metadata and checksum."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ PIXELS, IMAGES, FEATURES = "pixel_values", "images", "features"
 
 
 class _MeanOverMaps(nn.Module):
-    """`MeanOverPositions` in the words of ONNX: one ReduceMean, without nodes about shapes."""
+    """`MeanOverPositions` as a single ONNX node, ReduceMean, without nodes about shapes."""
 
     def forward(self, maps: Tensor) -> Tensor:
         return maps.mean((2, 3))
 
 
 def network_of(spec: EncoderSpec, params: Params) -> Encoder:
-    """The encoder in PyTorch, ready to look at images."""
+    """Build the encoder in PyTorch, in evaluation mode."""
     network = nn.ModuleDict({"encoder": spec.build()})
     load_params(network, params)
     encoder = network.eval()["encoder"]
     if not isinstance(encoder, Encoder):
-        raise TypeError("an encoder that is none")
+        raise TypeError("this object is not an encoder")
     return encoder
 
 
@@ -83,7 +83,7 @@ def encoder_graph(spec: EncoderSpec, params: Params) -> ModelProto:
             f"encoder {spec.name!r} cannot be exported to ONNX for any number of images: {cause[0]}"
         ) from error
     if program is None:
-        raise TypeError("the exporter gave nothing")
+        raise TypeError("the exporter returned nothing")
     model = program.model_proto
     outputs = [
         helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["batch", encoder.features])
@@ -100,7 +100,7 @@ def encoder_graph(spec: EncoderSpec, params: Params) -> ModelProto:
         tensor.ClearField("doc_string")
     if model.functions:
         raise RepperError(
-            f"encoder {spec.name!r} cannot be exported: ONNX has no nodes for all of it"
+            f"encoder {spec.name!r} cannot be exported: ONNX does not support all of its operations"
         )
     return model_of(helper.make_graph(nodes, "encoder", inputs, outputs, weights))
 
@@ -134,7 +134,7 @@ def takes_images(model: ModelProto, channels: int, size: int, name: str = IMAGES
 
 
 def joined(first: ModelProto, second: ModelProto, links: Mapping[str, str]) -> ModelProto:
-    """Two graphs as one: outputs of the first become inputs of the second."""
+    """Connect two graphs: outputs of the first become inputs of the second."""
     both = compose.merge_models(first, second, io_map=list(links.items()))
     both.graph.name = second.graph.name
     return model_of(both.graph)
@@ -152,7 +152,7 @@ def model_of(graph: onnx.GraphProto) -> ModelProto:
 
 
 def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
-    """The bytes of a file with these notes in it, and the checksum of the whole."""
+    """The bytes of an ONNX file with this metadata and a checksum of the whole file."""
     model = model_of(model.graph)
     helper.set_model_props(model, {**notes, SHA256: BLANK.decode()})
     onnx.checker.check_model(model, full_check=True)
@@ -164,7 +164,7 @@ def sealed(model: ModelProto, notes: Mapping[str, str]) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of torchvision, of its own old names, and of failures."""
+    """Silence the exporter's messages about torchvision, renamed arguments and failures."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)  # what fails is an exception, too
     try:

@@ -1,4 +1,4 @@
-"""A head as ONNX nodes: the formulas of `repper.edge.saved_head`, node by node."""
+"""A head as ONNX nodes: the formulas of `repper.edge.saved_head`."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def head_graph(head: SavedHead, output: str = SCORES) -> ModelProto:
 
 
 class _Nodes:
-    """Nodes one after the other, with names that no encoder has."""
+    """Collects nodes, with names that no encoder uses."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
         self.numbers: dict[str, TensorProto] = {}
 
     def number(self, name: str, value: Array | np.generic) -> str:
-        """A constant of the graph; integers stay what they are."""
+        """Add a constant; integers stay integers."""
         array = np.asarray(value)
         kind = np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32
         name = f"head_{name}"

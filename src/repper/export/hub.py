@@ -1,4 +1,4 @@
-"""The files of a Hugging Face repository that transformers.js opens for image classification."""
+"""Write a Hugging Face repository for image classification with transformers.js."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Images are cropped to their central square and resized to {size} x {size}.
 def write_hub(
     folder: Path, spec: EncoderSpec, head: SavedHead, precision: str, model: bytes
 ) -> None:
-    """Write a repository into an empty folder; `model` takes `pixel_values` and gives `logits`."""
+    """Write a repository into an empty folder; `model` maps `pixel_values` to `logits`."""
     (folder / "onnx").mkdir(parents=True)
     file = "model.onnx" if precision == "fp32" else "model_quantized.onnx"
     (folder / "onnx" / file).write_bytes(model)
@@ -62,7 +62,7 @@ def config_of(spec: EncoderSpec, head: SavedHead) -> dict[str, Any]:
 
 
 def pixels_of(spec: EncoderSpec) -> dict[str, Any]:
-    """`preprocessor_config.json`: the same pixel values as ours, (x / 255 - 0.5) / 0.5."""
+    """`preprocessor_config.json` with our pixel normalization: (x / 255 - 0.5) / 0.5."""
     half = [0.5] * spec.channels
     return {
         "image_processor_type": "ViTImageProcessor",

@@ -1,4 +1,4 @@
-"""What onnxruntime makes of a file, beside PyTorch: numbers, predictions, time, memory."""
+"""Compare onnxruntime with PyTorch: features, predictions, time, memory."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Agreement:
 
     @property
     def enough(self) -> bool:
-        """Whether two encoders that should be the same may differ so much."""
+        """Whether two encoders agree as well as equal encoders must."""
         return self.percent > LEAST_AGREEMENT
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How many points of accuracy are lost, with a 95 % interval, on the same images."""
+    """The loss of accuracy in points, with a 95 % interval of paired differences."""
 
     before: float
     after: float
@@ -53,7 +53,7 @@ class Loss:
 
 
 def session(model: bytes) -> Any:
-    """A model in onnxruntime, on as many threads as PyTorch has."""
+    """Open a model in onnxruntime, with as many threads as PyTorch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
@@ -61,7 +61,7 @@ def session(model: bytes) -> Any:
 
 
 def outputs_of(running: Any, images: Images, *, pixels: bool = False) -> Array:
-    """What a session makes of images (NCHW); with `pixels`, it takes them as floats."""
+    """The outputs of a session for images (NCHW); with `pixels`, it takes floats."""
     name = running.get_inputs()[0].name
     parts = [images[at : at + 64] for at in range(0, len(images), 64)]
     found = []
@@ -74,7 +74,7 @@ def outputs_of(running: Any, images: Images, *, pixels: bool = False) -> Array:
 
 
 def agreement(evidence: Evidence, heads: list[SavedHead], before: Array, after: Array) -> Agreement:
-    """Predictions of the same heads on two kinds of features.
+    """Compare predictions of the same heads on two kinds of features.
 
     Every head looks at its own images, and the first one at all that are nobody's.
     """
@@ -95,7 +95,7 @@ def agreement(evidence: Evidence, heads: list[SavedHead], before: Array, after: 
 
 
 def right(evidence: Evidence, heads: list[SavedHead], features: Array) -> NDArray[np.bool_]:
-    """Which images each head gives their label, one head after the other."""
+    """Which images each head classifies correctly, one head after the other."""
     if evidence.labels is None:
         raise TypeError("images without labels")
     return np.concatenate([
@@ -106,7 +106,7 @@ def right(evidence: Evidence, heads: list[SavedHead], features: Array) -> NDArra
 
 
 def loss_of(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> Loss:
-    """The loss, with an interval of the differences image by image."""
+    """The loss of accuracy, with an interval of the paired differences per image."""
     each = before.astype(float) - after
     spread = float(each.std(ddof=1)) if len(each) > 1 else 1.0
     return Loss(
@@ -119,7 +119,7 @@ def loss_of(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> Loss:
 
 
 def fitted(judge: Judge, features: Callable[[Images], Array], encoder: str) -> SavedHead | None:
-    """The judge's head fitted on the features of its training images; None if it cannot be."""
+    """The judge's head, fitted on the features of its training images; None if it cannot be."""
     if judge.fit is None or judge.train is None:
         return None
     return judge.fit(features(judge.train.images), judge.train.labels, encoder)
@@ -128,7 +128,7 @@ def fitted(judge: Judge, features: Callable[[Images], Array], encoder: str) -> S
 def milliseconds(
     ways: Mapping[str, Callable[[], object]], seconds: float = 2.0
 ) -> dict[str, float]:
-    """The median time of each way, after a warm-up, in turn: a slow moment hits all of them."""
+    """The median time of each function, interleaved, so that a slow moment affects all of them."""
     for work in ways.values():
         work()
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -144,7 +144,7 @@ def milliseconds(
 
 
 def latency(subject: Subject, running: Any, images: Images) -> dict[str, float]:
-    """Milliseconds for 1 and for 32 images: PyTorch as it is, and onnxruntime, as many threads."""
+    """Milliseconds for 1 and 32 images in PyTorch and onnxruntime, with equally many threads."""
     encoder = network_of(subject.spec, subject.params)
     name = running.get_inputs()[0].name
     found = dict[str, float]()
@@ -180,7 +180,7 @@ features_of(spec, params, numpy.zeros((1, spec.channels, spec.size, spec.size), 
 
 
 def memory(encoder: Path, onnx: Path) -> dict[str, int]:
-    """Megabytes at most of a new process that classifies one image; where the system tells it."""
+    """Peak memory in MB of a new process that classifies one image, if the system reports it."""
     found = {}
     for name, code, path in (("pytorch", _PYTORCH, encoder), ("onnxruntime", _ONNXRUNTIME, onnx)):
         process = subprocess.run(

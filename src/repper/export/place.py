@@ -1,4 +1,4 @@
-"""Where an export is written: beside its place first, and moved there when it is checked.
+"""Write an export to a temporary place first, and move it when it is checked.
 
 A file is replaced in one step. A folder takes two: the one before becomes `.NAME.PID.old`, and the
 new one, which is complete by then, takes its name. A process that is killed in between leaves no
@@ -25,7 +25,7 @@ HUB_MODELS = ("model.onnx", "model_quantized.onnx")
 
 
 def check_place(path: Path, flag: str, overwrite: bool) -> None:
-    """Refuse a place that cannot be written, or holds something that may not be replaced.
+    """Refuse a target that is not writable, or holds files that may not be replaced.
 
     What an export that was killed left beside it is cleared away first.
     """
@@ -42,23 +42,25 @@ def check_place(path: Path, flag: str, overwrite: bool) -> None:
                 return
             if strange := sorted(found - {*(FILES if flag == "--out" else HUB_FILES)}):
                 raise RepperError(
-                    f"{flag} {path} holds {strange[0]}, which no export has written: choose "
+                    f"{flag} {path} contains {strange[0]}, which is not from an export: choose "
                     f"another folder"
                 )
         if not overwrite:
-            raise RepperError(f"{path} exists: add --overwrite to replace it, or choose another")
+            raise RepperError(
+                f"{path} exists: add --overwrite to replace it, or choose another place"
+            )
         if not _is_export(path, flag):
             raise RepperError(
-                f"--overwrite replaces what repper export has written, and {flag} {path} is "
-                f"something else: choose another"
+                f"--overwrite replaces only exports, and {flag} {path} is not an export: choose "
+                f"another place"
             )
     parent = next(one for one in path.absolute().parents if one.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise RepperError(f"cannot write {flag} {path}: {parent} cannot be written to")
+        raise RepperError(f"cannot write {flag} {path}: no permission to write to {parent}")
 
 
 def _is_export(path: Path, flag: str) -> bool:
-    """Whether a place holds an earlier export, be it damaged."""
+    """Whether a place holds an earlier export, possibly damaged."""
     if flag == "--out":
         try:
             found = read_json(path / MODEL)
@@ -111,7 +113,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _clear(target: Path) -> None:
-    """Bring back a folder that was being replaced, and remove what was not finished."""
+    """Restore a folder that was being replaced, and remove unfinished files."""
     parent, name = target.absolute().parent, re.escape(target.absolute().name)
     if not parent.is_dir():
         return

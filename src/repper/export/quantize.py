@@ -1,4 +1,4 @@
-"""An encoder in int8: weights and activations of convolutions as bytes, with scales of their own.
+"""Quantize an encoder to int8: weights and activations of convolutions, with own scales.
 
 Scales come from the smallest and the largest value that calibration images give, the simplest way;
 what it loses is measured at every export. Weights have 7 bits: CPUs without VNNI add products of
@@ -29,7 +29,7 @@ LAYERS = ["Add", "Conv", "Gemm", "MaxPool", "Relu"]
 
 
 def quantized(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
-    """The graph in int8, its scales from images (uint8, NCHW)."""
+    """Quantize a graph to int8, calibrated on images (uint8, NCHW)."""
     with tempfile.TemporaryDirectory() as folder, _quiet():
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(model, source)  # a model in memory would be changed
@@ -50,12 +50,12 @@ def quantized(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
 
 
 def digest_of(model: ModelProto) -> str:
-    """A SHA-256 of a graph's own content: heads of an int8 encoder name it."""
+    """A SHA-256 of a graph's content; heads of an int8 encoder refer to it."""
     return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
 class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc, unused-ignore]
-    """Images for the calibration, some at once."""
+    """Batches of calibration images."""
 
     def __init__(self, images: NDArray[np.uint8]) -> None:
         parts = (images[at : at + 32] for at in range(0, len(images), 32))
@@ -67,7 +67,7 @@ class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc, unused-
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the advice to prepare the graph first: the exporter has folded what can be folded."""
+    """Silence the advice to preprocess the graph: the exporter has already folded it."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""What is exported, and the images it is checked on."""
+"""Load the encoder and head to export, and the images to check them on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Subject:
 
     @property
     def made_from(self) -> dict[str, str]:
-        """Digests of what the run was made from: its settings, partition, data and code."""
+        """Digests of the run's settings, partition, data and code."""
         found = read_environment(self.run.folder) if self.run else {}
         code = {"code": found["code"]} if "code" in found else {}
         return {**found.get("digests", {}), **code}
@@ -60,7 +60,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Judge:
-    """A head that looks at features: one that is there, or one to `fit` on training images.
+    """A head to check an encoder with: a given head, or one to `fit` on training images.
 
     `rows` are the images it is judged on, by their labels.
     """
@@ -74,7 +74,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Images to check an export on, NCHW; without labels where nobody knows them."""
+    """Images (NCHW) to check an export on; without labels if these are unknown."""
 
     source: str
     images: Images
@@ -84,7 +84,7 @@ class Evidence:
 
 
 def subject_of(path: Path, client: int | None) -> Subject:
-    """What a run folder, or the file of an encoder, holds."""
+    """Load a run folder, or the file of an encoder."""
     if path.is_file():
         if client is not None:
             raise RepperError(f"--client needs a run folder, and {path} is a file")
@@ -106,7 +106,7 @@ def subject_of(path: Path, client: int | None) -> Subject:
 
 
 def evidence_of(subject: Subject, folder: Path | None, count: int) -> Evidence:
-    """Images of the run if they can be loaded, else of `folder`, else drawn ones.
+    """Images of the run if they can be loaded, else of `folder`, else random images.
 
     `folder` holds the images to calibrate on, if it is given.
     """
@@ -160,7 +160,7 @@ def _judges(
     partition: Partition,
     tested: NDArray[np.int64],
 ) -> tuple[Judge, ...]:
-    """The client's head; or those of all clients, on their own images; or nearest class means."""
+    """Heads to check with: the client's, or all clients' on their own images, or nearest means."""
     place = {int(row): at for at, row in enumerate(tested)}
 
     def own(client: int) -> NDArray[np.int64]:
@@ -199,7 +199,7 @@ def _judges(
 
 
 def _refit(config: Config, client: int, classes: tuple[str, ...]) -> Fit | None:
-    """Fits the client's head as the run did; None where it began with a head of the method."""
+    """Fit the client's head as the run did; None if it started from a head of the method."""
     personalizer = build_personalizers(config).of(client)
     if not isinstance(personalizer, FitHead):
         return None
@@ -214,7 +214,7 @@ def _refit(config: Config, client: int, classes: tuple[str, ...]) -> Fit | None:
 
 
 def nearest_mean(classes: tuple[str, ...]) -> Fit:
-    """Fits the head that answers with the class whose mean is nearest: a linear one."""
+    """Fit a linear head that predicts the class with the nearest mean."""
 
     def fit(features: Array, labels: NDArray[np.int64], encoder: str) -> SavedHead:
         known = np.unique(labels)
@@ -232,7 +232,7 @@ def nearest_mean(classes: tuple[str, ...]) -> Fit:
 
 
 def _prototypes(images: Images) -> Judge:
-    """Answers which of ten images is nearest: something to agree on where there are no classes."""
+    """A head without classes, for agreement only: predicts the nearest of ten images."""
     few = images[:10]
     labels = np.arange(len(few))
     fit = nearest_mean(tuple(map(str, labels)))
@@ -241,7 +241,7 @@ def _prototypes(images: Images) -> Judge:
 
 
 def read_photos(folder: Path, channels: int, size: int, most: int) -> Images:
-    """The image files in a folder and in those within it."""
+    """Read the image files in a folder and its subfolders."""
     if not folder.is_dir():
         raise RepperError(f"there is no folder {folder} to calibrate on")
     endings = set(Image.registered_extensions())
@@ -253,7 +253,7 @@ def read_photos(folder: Path, channels: int, size: int, most: int) -> Images:
 
 
 def natural(count: int, channels: int, size: int) -> Images:
-    """Drawn images with the spectrum of photographs: the finer a detail, the fainter it is."""
+    """Random images with the spectrum of photographs: finer details are fainter."""
     random = np.random.default_rng(0)
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None])
     frequency[0, 0] = 1 / size

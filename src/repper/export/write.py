@@ -1,4 +1,4 @@
-"""`repper export`: the graph, its checks, and the files, which appear only if all checks pass."""
+"""`repper export`: build the graph, check it, and write files only if all checks pass."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ PACKAGES = ("repper", "torch", "onnx", "onnxscript", "onnxruntime")
 
 @dataclass(frozen=True)
 class Targets:
-    """What to write: a model folder, a classifier in one file, a Hugging Face repository."""
+    """The targets to write: a model folder, a one-file classifier, a Hugging Face repository."""
 
     out: Path | None = None
     one_file: Path | None = None
     hub: Path | None = None
 
     def check(self, overwrite: bool) -> None:
-        """Refuse places that cannot be written, or hold something that may not be replaced."""
+        """Refuse targets that are not writable, or hold files that may not be replaced."""
         places = {"--out": self.out, "--one-file": self.one_file, "--hub": self.hub}
         for flag, place in places.items():
             if place is not None:
@@ -69,7 +69,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Int8:
-    """What int8 costs: with the heads as they are, and with heads refitted on its features.
+    """The loss of accuracy by int8, with unchanged heads and with heads fitted again.
 
     Both are None without labels; `refitted` is None where heads cannot be fitted anew.
     """
@@ -80,13 +80,13 @@ class Int8:
 
     @property
     def loss(self) -> Loss | None:
-        """That of the heads to be used with it."""
+        """The loss with the heads that will be used."""
         return self.refitted or self.as_is
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an export found out. If it was not `kept`, nothing was written."""
+    """The result of an export; if it was not `kept`, nothing was written."""
 
     evidence: str
     judge: str
@@ -110,7 +110,7 @@ def export(
     measure: bool = True,
     overwrite: bool = False,
 ) -> Report:
-    """Check an encoder and its head in onnxruntime, and write what was asked for.
+    """Check an encoder and its head in onnxruntime, and write the targets.
 
     With `measure`, also time and memory are measured. An earlier export is only replaced with
     `overwrite`.
@@ -130,8 +130,8 @@ def export(
     found = agreement(evidence, heads, before, after)
     if not np.isfinite(after).all() or not found.enough:
         raise RepperError(
-            f"the exported encoder gives {found.percent:.2f} % of {found.images} images the class "
-            f"that PyTorch gives them, not more than {LEAST_AGREEMENT} %: nothing was written"
+            f"the exported encoder agrees with PyTorch on only {found.percent:.2f} % of "
+            f"{found.images} images, not on more than {LEAST_AGREEMENT} %: nothing was written"
         )
     head, graph, precision, int8, note = subject.head, core, "fp32", None, ""
     if quantize:
@@ -170,7 +170,7 @@ def export(
 def _int8(
     evidence: Evidence, heads: list[SavedHead], before: Array, running: Any, digest: str
 ) -> tuple[Int8, list[SavedHead]]:
-    """What int8 costs, and heads that were fitted on its features, if all could be."""
+    """Measure the loss by int8, and fit heads again on its features if possible."""
     after = outputs_of(running, evidence.images)
     found = agreement(evidence, heads, before, after)
     refitted = [fitted(j, lambda i: outputs_of(running, i), digest) for j in evidence.judges]
@@ -277,18 +277,18 @@ def _write_hub(
 def _same(
     path: Path, wanted: Array, outputs: Callable[[Images], Array], evidence: Evidence
 ) -> None:
-    """Refuse a graph with a head in it that does not answer as encoder and head do."""
+    """Refuse a graph of encoder and head whose predictions differ from theirs."""
     found = outputs(evidence.images)
     share = 100 * float((found.argmax(1) == wanted.argmax(1)).mean())
     if share <= LEAST_AGREEMENT or not np.isfinite(found).all():
         raise RepperError(
-            f"{path.name} gives only {share:.2f} % of the images the class that the encoder and "
-            f"the head give them: nothing was written"
+            f"{path.name} agrees with the encoder and the head on only {share:.2f} % of the "
+            f"images: nothing was written"
         )
 
 
 def _memory(out: Path, subject: Subject) -> dict[str, int]:
-    """Memory of both, the encoder written for PyTorch as a run has it."""
+    """Peak memory of PyTorch, with the encoder as a run writes it, and of onnxruntime."""
     spec = subject.spec
     notes = {key: str(getattr(spec, key)) for key in ("name", "channels", "size", "width", "norm")}
     with tempfile.TemporaryDirectory() as folder:
@@ -298,7 +298,7 @@ def _memory(out: Path, subject: Subject) -> dict[str, int]:
 
 
 def _scores(evidence: Evidence, found: Agreement, int8: Int8 | None) -> dict[str, Any]:
-    """What `model.json` says for people; nothing that differs from one export to the next."""
+    """The scores in `model.json`; they are equal in every export of a run."""
     scores: dict[str, Any] = {
         "checked on": evidence.source,
         "by": _names(evidence),

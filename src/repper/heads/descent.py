@@ -55,7 +55,7 @@ class LinearHead(LinearSettings, DescentHead):
     random_state: int = 0
 
     def alike(self, x: Array, labels: Array) -> Hashable:
-        """Those of one step an epoch can be trained at once: they need no random order."""
+        """Heads with one step an epoch can be trained at once: they need no random order."""
         classes = len(np.unique(labels))
         images, features = x.shape
         return None if classes == 1 else self._stacks(classes, features, images)
@@ -76,7 +76,7 @@ class LinearHead(LinearSettings, DescentHead):
     def problem(
         self, x: Array, labels: NDArray[np.int64], start: LinearLayer | None = None
     ) -> Problem:
-        """What training solves; from zero, unless there is a layer to start from."""
+        """The training problem; it starts from zero unless there is a layer to start from."""
         if start is None:
             # The problem is convex: zero is as good as anywhere, and needs no draw.
             count = len(self.classes_)
@@ -86,7 +86,7 @@ class LinearHead(LinearSettings, DescentHead):
     def solved(
         self, problems: Sequence[Problem], every: int = 0
     ) -> Iterator[tuple[int, list[LinearLayer]]]:
-        """Solve problems that are alike: the layers after some epochs, as `fits` counts them."""
+        """Train heads that are alike at once; yields their layers after some epochs."""
         classes, features = problems[0].start[0].shape
         if self._stacks(classes, features, len(problems[0].x)):
             stack = Stack(problems)
@@ -106,7 +106,7 @@ class LinearHead(LinearSettings, DescentHead):
 
 @dataclass(eq=False, repr=False)
 class TunedHead(LinearHead):
-    """A linear head over all classes that goes on from a layer which a method has trained."""
+    """A linear head over all classes, fine-tuned from the method's layer."""
 
     kind: ClassVar[str] = "finetune"
 
@@ -119,16 +119,16 @@ class TunedHead(LinearHead):
     @property
     def _start(self) -> LinearLayer:
         if self.start is None:
-            raise RepperError("a head to tune needs the layer that it starts from")
+            raise RepperError("fine-tuning a head needs the layer to start from")
         return self.start
 
     def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-        """Labels are numbers of classes, of which a client need not have all."""
+        """Use labels as they are: numbers of all classes, some of which a client may lack."""
         check_fields(self)
         return self.scaled(np.asarray(X, np.float32), np.asarray(y))
 
     def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Features as they are, for that is what the layer was trained on."""
+        """Use features as they are, because the layer was trained on them."""
         self.classes_ = np.arange(len(self._start[1]))
         self.mean_, self.scale_ = np.zeros(x.shape[1], np.float32), np.float32(1)
         return x, labels

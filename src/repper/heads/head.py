@@ -1,4 +1,4 @@
-"""What a head is: scikit-learn's contract, and two promises more.
+"""The interface of heads: scikit-learn's contract, and two more rules.
 
 It accepts a client that owns a single class, and it turns into a `SavedHead`, the plain arrays that
 predict and that are saved. `predict` itself uses those, so a head read from its file answers the
@@ -35,13 +35,13 @@ def stops(epochs: Iterable[T], every: int) -> Iterator[tuple[int, T]]:
         if every and number % every == 0:
             yield number, state
     if not number:
-        raise RepperError("a head must yield its shape and arrays at least once")
+        raise RepperError("_fit of a head must yield a shape and its arrays at least once")
     if not every or number % every:
         yield number, state
 
 
 class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What every head does around its own way of fitting.
+    """The base class of heads.
 
     Its settings are the fields of a dataclass. As scikit-learn wants it, they are stored as given
     and checked when the head is fitted.
@@ -69,14 +69,14 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
             yield epoch
 
     def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-        """Features to fit on and labels 0, 1, ..; this head remembers its scaling and classes."""
+        """Features to fit on and labels 0, 1, ..; stores the scaling and the classes."""
         check_fields(self)
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
         return self.scaled(x, labels)
 
     def scaled(self, x: Array, labels: Array) -> tuple[Array, NDArray[np.int64]]:
-        """`prepared` for float32 features that are known to be fit for use."""
+        """`prepared` for float32 features that were checked before."""
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if not self.scale:
             self.mean_, self.scale_ = np.zeros(x.shape[1], np.float32), np.float32(1)
@@ -115,7 +115,7 @@ class Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lear
     def fit_alike(
         cls, heads: Sequence[Any], data: Sequence[tuple[Array, Array]], every: int
     ) -> Iterator[int]:
-        """Fit heads that are alike at once, with the stops of `fits`: to the bit as one by one."""
+        """Fit heads that are alike at once: same stops as `fits`, same bits as single fits."""
         raise TypeError(f"{cls.__name__} says that heads are alike, but fits them one by one only")
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Logistic regressions of many clients, solved to the end in one batched computation.
+"""Fit logistic regressions of many clients to the optimum in one batched computation.
 
 A client has fewer images than features, so its weights are a sum over its images, `W = A X`, and
 all that is needed of the features are their products G = X X'. The Hessian of the cross-entropy is
@@ -39,7 +39,7 @@ CLOSE = 1e-6
 
 
 def shape_of(images: int, classes: int) -> tuple[int, int] | None:
-    """Those with equal shapes can be solved at once; None: a client has too many images."""
+    """Problems with equal shapes can be solved at once; None: a client has too many images."""
     return None if images > MOST_IMAGES else (_up(images, 16), _up(classes, 8))
 
 
@@ -75,7 +75,7 @@ def _classes(labels: Labels) -> int:
 
 @dataclass
 class _Point:
-    """Where the search stands: A and bias, A G, the loss, its error of every image, gradients."""
+    """The state of the search: A and bias, A G, the loss, errors, gradients."""
 
     parts: Numbers
     bias: Numbers
@@ -120,7 +120,7 @@ class _Stack:
         return cls(grams, grams, target, real, absent, cs, np.full_like(cs, 0.5))
 
     def minimum(self) -> tuple[Numbers, Numbers]:
-        """A and bias of every client, where its loss is least."""
+        """A and bias of every client at the minimum of its loss."""
         count, classes, images = self.target.shape
         nothing = np.zeros((count, classes, images), np.float32)
         found, found_bias = nothing.copy(), nothing[:, :, :1].copy()
@@ -200,7 +200,7 @@ class _Stack:
         slope: Numbers,
         active: NDArray[np.bool_],
     ) -> _Point:
-        """Where each is after a step: the whole one, or half of it as often as needed.
+        """Each client's state after a step, which is halved as often as needed.
 
         Those at their end stay where they are.
         """

@@ -1,4 +1,4 @@
-"""Many heads in one call: those that are alike are fitted at once, the others one by one."""
+"""Fit many heads in one call: heads that are alike at once, the others one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_ONE = ("random_state", "start")
 def fit_many(
     heads: Sequence[Head], data: Sequence[tuple[Array, Array]], every: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Fit each head on its features and labels, float32 and fit for use.
+    """Fit each head on its features and labels, which are float32 and were checked before.
 
     Yields the place of a head and an epoch, after every `every`-th epoch (0: none) and after the
     head's last: look at it before asking for the next. What a head comes to does not depend on

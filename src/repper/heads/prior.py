@@ -1,4 +1,4 @@
-"""How often a client sees each class, as its heads use it."""
+"""The class frequencies of a client, for its heads."""
 
 from __future__ import annotations
 

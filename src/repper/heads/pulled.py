@@ -1,4 +1,4 @@
-"""A client's own part on top of the head that all clients train together.
+"""A personal part on top of the common head.
 
 What a client adds to the logits of the common head is pulled to zero, with a strength that it
 chooses on its own images: from so strong that nothing is added, to a head of its own that knows
@@ -34,7 +34,7 @@ PULL_ALONE = 1.0
 
 @dataclass(eq=False, repr=False)
 class PulledHead(Head):
-    """The common head, the client's class frequencies, and a residual (`pull_` is its pull)."""
+    """The common head, the client's class frequencies, and a residual (`pull_`: its L2 weight)."""
 
     kind: ClassVar[str] = "common+finetune"
 
@@ -43,7 +43,7 @@ class PulledHead(Head):
     start: LinearLayer | None = None
 
     def prepared(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Labels]:
-        """Labels are numbers of classes, of which a client need not have all."""
+        """Use labels as they are: numbers of all classes, some of which a client may lack."""
         check_fields(self)
         return self.scaled(np.asarray(X, np.float32), np.asarray(y))
 
@@ -55,7 +55,7 @@ class PulledHead(Head):
     @property
     def _start(self) -> LinearLayer:
         if self.start is None:
-            raise RepperError("a head that is pulled to the common one needs that head")
+            raise RepperError("common+finetune needs the common head")
         return self.start
 
     def _steps(self, x: Array, codes: Labels) -> Iterator[Fitted]:
@@ -80,7 +80,7 @@ class PulledHead(Head):
         yield "linear", {"weight": own_weight, "bias": own_bias}
 
     def _chosen(self, x: Array, common: Array, codes: Labels) -> float:
-        """The pull with the most images right that were held out in turn; of equals the strongest.
+        """The L2 weight with the best cross-validation accuracy; of equals the largest.
 
         The encoder and the common head know these images, at a client that took part in training.
         """
@@ -106,7 +106,7 @@ class PulledHead(Head):
 
 
 def _reduced(x: Array) -> tuple[Array, Array]:
-    """Features in as few directions as there are images, and the way back: `x = small @ back`."""
+    """Project features to as many dimensions as images, and back: `x = small @ back`."""
     if len(x) >= x.shape[1]:
         return x, np.eye(x.shape[1])
     directions, triangle = np.linalg.qr(x.T)
@@ -114,7 +114,7 @@ def _reduced(x: Array) -> tuple[Array, Array]:
 
 
 def residuals(x: Array, offset: Array, labels: Labels, pulls: Sequence[float]) -> list[LinearLayer]:
-    """Weight and bias to add to logits, for each pull; those must fall.
+    """Weight and bias to add to logits, for each L2 weight; these must be descending.
 
     The least sum of cross-entropies of `offset + x W' + b`, plus half the pull times the squares of
     W and b. Each solution is where the search for the next begins.

@@ -1,4 +1,4 @@
-"""Heads that are solved to the end: nothing to tune but the regularization."""
+"""Heads fitted to the optimum: only the regularization is to be chosen."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def _linear_arrays(model: LogisticRegression | LinearSVC) -> dict[str, Array]:
 
 @contextmanager
 def _stopping_early_is_fine() -> Iterator[None]:
-    """Thousands of steps are as good as the optimum: no warning amid a thousand clients."""
+    """Silence convergence warnings: thousands of steps are as good as the optimum."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
 
 
 class SolvedHead(Head):
-    """Heads whose optimum is found; `c_` is the inverse regularization that was taken."""
+    """Heads fitted to the optimum; `c_` is the inverse regularization that was used."""
 
     c: float
     choose_c: bool
@@ -55,7 +55,7 @@ class SolvedHead(Head):
 
     @abstractmethod
     def _solve(self, x: Array, codes: NDArray[np.int64], c: float) -> Fitted:
-        """The optimum for prepared features and labels."""
+        """Compute the optimum for prepared features and labels."""
 
     def _chosen(self, x: Array, codes: NDArray[np.int64]) -> float:
         """The best of `c` and smaller ones by cross-validation; of equal ones the smallest."""
@@ -71,7 +71,7 @@ class SolvedHead(Head):
 
 @dataclass(eq=False, repr=False)
 class LogisticHead(LogisticSettings, SolvedHead):
-    """Logistic regression, solved to the end: by scikit-learn, of few images by our own solver.
+    """Logistic regression at its optimum: by scikit-learn, for few images by our own solver.
 
     That one solves many clients at once (`heads/logistic.py`).
     """

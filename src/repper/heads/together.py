@@ -38,7 +38,7 @@ Shape = tuple[int, int, int]
 
 
 def shape_of(classes: int, features: int, images: int) -> Shape:
-    """Classes, features with one more for the bias, and images, rounded up.
+    """Rounded up: the number of classes, of features (plus one for the bias), and of images.
 
     Multiples of 8 and 16 keep a client's numbers at the same places of vector registers, wherever
     it lies in a stack.
@@ -71,7 +71,7 @@ class Stack:
             self._absent[i, :k] = 0.0
 
     def train(self, epochs: int, optimizer: str, lr: float, weight_decay: float) -> Iterator[None]:
-        """Descend the mean cross-entropy of each, one step an epoch; every epoch's end is a stop.
+        """Train each layer by gradient descent on cross-entropy; yields after every epoch.
 
         The gradient is written down, for autograd would take most of the time.
         """
@@ -90,7 +90,7 @@ class Stack:
             yield
 
     def layers(self) -> list[LinearLayer]:
-        """The layers as they are now."""
+        """The current layers."""
         stack = self._weight.numpy()
         return [
             (stack[i, :k, :d].copy(), stack[i, :k, d].copy())

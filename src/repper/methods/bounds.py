@@ -1,4 +1,4 @@
-"""Floor and ceiling of a comparison: no federation at all, and all images in one place."""
+"""Lower and upper bound of a comparison: no federation, and all images in one place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repper.methods.stage import Stage
 @final
 @dataclass(frozen=True)
 class Local(Method):
-    """The floor, as in McMahan et al. 2017 and after: every client alone, by cross-entropy.
+    """The lower bound: every client trains alone by cross-entropy (as in McMahan et al. 2017).
 
     Our reading: a client trains rounds x C x E epochs, what a federated one does on average. That
     makes round(rounds x C) rounds of E epochs in which all clients take part; a learning rate that
@@ -33,7 +33,7 @@ class Local(Method):
 @final
 @dataclass(frozen=True)
 class Central(Method):
-    """The ceiling, as in McMahan et al. 2017 and after: one model on the images of all clients.
+    """The upper bound: one model trained on all clients' images (as in McMahan et al. 2017).
 
     Our reading: rounds x C x E epochs, so that as many images are processed as in FedAvg. Adam
     starts afresh every E epochs, as it does in a client.

@@ -1,4 +1,4 @@
-"""FedAvg with a loss that is free of each client's class mix, and a contrastive term beside it."""
+"""FedAvg with class-calibrated cross-entropy and a contrastive term."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class Calibrated(Method):
     contrast: float = setting(0.5, "weight of the contrastive loss", least=0, most=1e6)
     prior_smoothing: float = setting(
         0.0,
-        "images added to every class in a client's class frequencies; the more, the closer to "
-        "plain cross-entropy",
+        "additive smoothing of a client's class counts; a large value approaches plain "
+        "cross-entropy",
         least=0,
         most=1e6,
     )
     temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
     views: int = setting(
         2,
-        "views of an image in a batch; with one, only other images of its class are positives",
+        "augmented views per image in a batch; with 1, the positives are other images of the same "
+        "class",
         least=1,
         most=2,
     )

@@ -1,4 +1,4 @@
-"""One head for all clients on the encoder they share: a stage after those of any method."""
+"""The common head: a last stage in which all clients train one head on the shared encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = "moments"
 @final
 @dataclass(frozen=True)
 class CommonHead(Method):
-    """A linear head that is free of any client's class mix (balanced softmax, Ren et al. 2020).
+    """A linear head corrected for clients' class mixes (balanced softmax, Ren et al. 2020).
 
     The encoder stands still, and its features of images as they are are found once. Each client
     adds the log of its own class frequencies to the logits in its loss, so that the head learns
@@ -90,12 +90,12 @@ class CommonHead(Method):
         return {MOMENTS: {"mean": r.mean(0), "square": r.square().mean(0)}}, {}
 
     def absorb(self, part: str, before: Params, mean: Params, share: float) -> Params:
-        """The moments of the first round stay: what a head means must not change on its way."""
+        """Keep the moments of the first round: a head's meaning must not change during training."""
         return before if bool(before["square"].any()) else mean
 
 
 def _scaling(params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-    """The mean of features, and one scale for all of them; None as long as nobody knows."""
+    """The mean of features, and one common scale; None before they are measured."""
     mean, square = params.get(f"{MOMENTS}:mean"), params.get(f"{MOMENTS}:square")
     if mean is None or square is None or not bool(square.any()):
         return None
@@ -107,7 +107,7 @@ def is_common(name: str) -> bool:
 
 
 def common_stages(stages: Sequence[Stage]) -> list[int]:
-    """The places of the stages in which a common head is trained."""
+    """The indices of the stages that train a common head."""
     return [place for place, stage in enumerate(stages) if isinstance(stage.method, CommonHead)]
 
 

@@ -1,4 +1,4 @@
-"""Ditto: a model for all, and one of its own for each client, held near it."""
+"""Ditto: a global model, and a personal model per client with a proximal term."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ditto(Method):
     """
 
     ditto_lambda: float = setting(
-        0.1, "weight of Ditto's pull on the personal models", least=0, most=1e6
+        0.1, "weight of Ditto's proximal term for the personal models", least=0, most=1e6
     )
 
     copies: ClassVar[tuple[str, ...]] = ("personal",)

@@ -1,4 +1,4 @@
-"""One model for all: FedAvg, and FedProx, which keeps its clients from drifting apart."""
+"""FedAvg, and FedProx, which adds a proximal term against client drift."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FedAvg(Method):
 @final
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Li et al. 2020: FedAvg, and a pull of mu/2 |w - w_t|^2 towards the model the server sent.
+    """Li et al. 2020: FedAvg, plus mu/2 |w - w_t|^2, where w_t is the model the server sent.
 
     Our reading: w is every trained weight; batch norm's statistics are not pulled.
     """
 
-    mu: float = setting(0.01, "weight of FedProx's pull; with 0 it is FedAvg", least=0, most=1e6)
+    mu: float = setting(0.01, "weight of FedProx's proximal term; 0 is FedAvg", least=0, most=1e6)
 
     def shared(self, name: str) -> bool:
         return True

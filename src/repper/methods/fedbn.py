@@ -1,4 +1,4 @@
-"""FedBN: normalization layers stay at home."""
+"""FedBN: each client keeps its normalization layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedETF: a classifier that is fixed from the start, the same for all clients."""
+"""FedETF: a fixed classifier, the same for all clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def simplex(like: Tensor) -> Tensor:
-    """Unit vectors of as many classes as `like` has columns, all at the same angle: one a row."""
+    """A simplex of unit vectors at equal angles, one per row, as many as `like` has columns."""
     import torch
 
     count = like.shape[-1]

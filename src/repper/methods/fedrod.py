@@ -1,4 +1,4 @@
-"""FedRoD: a common head that knows no client's class mix, and each client's own on top of it."""
+"""FedRoD: a generic head corrected for class mixes, and a personal head on top of it."""
 
 from __future__ import annotations
 

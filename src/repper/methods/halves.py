@@ -1,4 +1,4 @@
-"""Half the network travels, the other half is each client's own."""
+"""Methods in which half of the network is shared and the other half is private."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FedRep(Method):
     """
 
     fedrep_head_epochs: int | None = setting(
-        None, "how many of FedRep's --epochs go to the head (default: half)", least=1
+        None, "FedRep: how many of the --epochs train the head (default: half)", least=1
     )
 
     def shared(self, name: str) -> bool:
@@ -72,7 +72,7 @@ class FedRep(Method):
 @final
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """Oh et al. 2022: train and share the encoder under a head that stays as it was drawn.
+    """Oh et al. 2022: train and share the encoder under a head that keeps its initial values.
 
     Our reading: the head is the same for all and need not travel. At the end the head alone is
     fine-tuned, as for every other method here, not the whole network.

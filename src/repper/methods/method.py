@@ -1,4 +1,4 @@
-"""What a method is: which parameters travel, and the phases of a client's training in a round.
+"""The interface of methods: which parameters are sent, and the phases of a client's round.
 
 Neither this file nor those of the methods import PyTorch before a network is built, because
 `repper run --help` reads their settings.
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Outputs(dict[str, "Tensor"]):
-    """What the parts of a network gave, by name."""
+    """Outputs of a network's parts, by name."""
 
     def __missing__(self, name: str) -> Tensor:
         raise LookupError(f"the network has no output {name!r}, only {', '.join(self)}")
 
 
 class Seen(NamedTuple):
-    """All that a loss may look at, for one batch of one client.
+    """The inputs of a loss, for one batch of one client.
 
     `outputs` has the features as `r`, and what every other part of the network makes of them by its
     name: `outputs["head"]` are logits. Rows of outputs and labels are stacked view by view. Frozen
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A client at the end of its round: its parameters, what it got, what it had, its gradients.
+    """A client after its round: parameters, received and kept values, gradients.
 
     `gradients` are means over all steps, of phases that ask for them. `features` gives those of its
     images as they are, where the encoder stands still.
@@ -74,7 +74,7 @@ def everything(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Phase:
-    """Some epochs in which the parameters that `moves` names go down `loss`; the rest is frozen.
+    """Some epochs in which `loss` trains the parameters that `moves` names; the rest is frozen.
 
     Each image is shown as `views` augmented views at once. With no view it is shown as it is; if
     the encoder is frozen too, its features are then found once and for all epochs. `network` is the
@@ -93,7 +93,7 @@ class Phase:
 
 
 def phases_of(stage: Stage) -> tuple[Phase, ...]:
-    """What a client does in a round of a stage, in order."""
+    """The phases of a client's round in a stage, in order."""
     found = stage.method.phases(stage.training.epochs)
     if not (isinstance(found, tuple) and found and all(isinstance(p, Phase) for p in found)):
         raise RepperError(
@@ -118,28 +118,28 @@ class Method(Settled, ABC):
     """Whether all images lie in one place, as those of one client."""
 
     def top(self, features: int, classes: int) -> dict[str, nn.Module]:
-        """What follows the encoder, by name: a linear head over all classes."""
+        """The modules after the encoder, by name: a linear head over all classes."""
         from torch import nn
 
         return {"head": nn.Linear(features, classes)}
 
     def outputs(self, parts: Mapping[str, nn.Module], r: Tensor) -> dict[str, Tensor]:
-        """What the parts of `top` make of features."""
+        """The outputs of the modules of `top` for features."""
         return {name: part(r) for name, part in parts.items()}
 
     def classifier(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """Weight and bias of the linear layer on r that a client answers with, if it has one."""
+        """Weight and bias of the linear layer on r that predicts, if there is one."""
         if "head.weight" not in params:
             return None
         return params["head.weight"], params["head.bias"]
 
     @abstractmethod
     def shared(self, name: str) -> bool:
-        """Whether the parameter of this name travels; all others stay with their client."""
+        """Whether the parameter of this name is sent; all others stay with their client."""
 
     @abstractmethod
     def phases(self, epochs: int) -> tuple[Phase, ...]:
-        """What a client of the cohort does in a round that has so many epochs, in order."""
+        """The phases of a client's round with so many epochs, in order."""
 
     def private(self, name: str) -> bool:
         """Whether a client keeps its own value of this parameter from one round to the next."""
@@ -154,19 +154,19 @@ class Method(Settled, ABC):
         return (asked,)
 
     def begin(self, weights: Params) -> tuple[dict[str, Params], Params]:
-        """What travels beside the weights, part by part, and what a client keeps besides, at first.
+        """Initial parts that are sent beside the weights, and initial private values.
 
         Parts have names such as `control`; what is kept is called `part:name` (`repper.names`).
         """
         return {}, {}
 
     def leave(self, trained: Trained) -> tuple[dict[str, Params], Params]:
-        """What a client sends beside its weights, part by part, and what it keeps besides.
+        """Parts that a client sends beside its weights, and private values that it keeps.
 
         What it keeps also stands for the private parameters of the same names.
         """
         return {}, {}
 
     def absorb(self, part: str, before: Params, mean: Params, share: float) -> Params:
-        """A part for the next round, from the mean of what a `share` of the clients has sent."""
+        """A part for the next round, from the mean of those that a `share` of clients has sent."""
         return mean

@@ -1,4 +1,4 @@
-"""MOON: a client's features are drawn to those of the common model, away from its last own."""
+"""MOON: pulls features towards the global model's, and away from the client's last model's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MOON(Method):
     """
 
     moon_mu: float = setting(1.0, "weight of MOON's contrastive term", least=0, most=1e6)
-    moon_temperature: float = setting(0.5, "temperature of MOON's term", least=1e-6)
+    moon_temperature: float = setting(0.5, "temperature of MOON's contrastive term", least=1e-6)
 
     copies: ClassVar[tuple[str, ...]] = ("received", "previous")
 

@@ -1,4 +1,4 @@
-"""A method's network: its parameters by name, and who holds which of them."""
+"""A method's network: its parameters by name, and which are shared or private."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from repper.params import Params, params_of, select
 
 @final
 class Network(nn.Module):
-    """`encoder.*` and what follows it, and the method's copies of both: `personal.*`."""
+    """The modules of a method: `encoder.*`, its top, and personal copies: `personal.*`."""
 
     def __init__(
         self, method: Method, encoder: Encoder, top: Mapping[str, nn.Module], copies: Iterable[str]
@@ -39,32 +39,32 @@ class Network(nn.Module):
             self.add_module(name, own)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """The features of images as `r`, and what each part makes of them by its name."""
+        """The features of images as `r`, and the outputs of each module by its name."""
         return self.of_features(self.encoder(images))
 
     def of_features(self, r: Tensor) -> dict[str, Tensor]:
-        """`forward`, for features that are known."""
+        """`forward` for given features."""
         parts = {name: self.get_submodule(name) for name in self._top}
         return {"r": r, **self._method.outputs(parts, r)}
 
     def copy_named(self, name: str) -> Network:
-        """The copy of this name; without one, the network that travels."""
+        """The copy of this name; without a name, the shared network."""
         return cast(Network, self.get_submodule(name))
 
     def freeze(self, until: str) -> None:
-        """Let the encoder's layers before the part of this name stay as they are, everywhere."""
+        """Freeze the encoder's layers before the part of this name."""
         first = self.encoder.parts[until]
         places = ("", *(f"{name}." for name in self._copies))
         self.frozen = tuple(f"{at}encoder.body.{i}." for at in places for i in range(first))
 
     @property
     def own(self) -> Network:
-        """The network that a client answers with."""
+        """The network that a client predicts with."""
         return self.copy_named(self._method.answers_with)
 
     @property
     def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """The linear layer on features that this network answers with, if it has one."""
+        """The linear layer on features that this network predicts with, if it has one."""
         return self._method.classifier(params_of(self))
 
 
@@ -81,7 +81,8 @@ def build_network(
         if freeze_until not in encoder.parts:
             has = ", ".join(encoder.parts) or "none"
             raise RepperError(
-                f"--freeze-until {freeze_until}: encoder {spec.name!r} has no such part, but {has}"
+                f"--freeze-until {freeze_until}: encoder {spec.name!r} has no such part; it has "
+                f"{has}"
             )
         network.freeze(freeze_until)
     return network
@@ -89,7 +90,7 @@ def build_network(
 
 @dataclass(frozen=True)
 class Holds:
-    """Who holds which parameters of a stage, by name.
+    """Which parameters of a stage are shared, given, private or never trained.
 
     `shared` travel both ways. `given` come from an earlier stage, or are frozen, and only go to
     clients. `private` are trained and kept by each client. `still` stay as they were drawn: no
@@ -114,7 +115,7 @@ class Holds:
         before: Collection[str] = (),
         kept: Collection[str] = (),
     ) -> Holds:
-        """Who holds what, where earlier stages have trained the parameters `before`.
+        """Sort the parameters of a stage, where earlier stages have trained `before`.
 
         And each client those that it has `kept` since.
         """
@@ -141,12 +142,12 @@ class Holds:
 
     @property
     def keeps_own(self) -> bool:
-        """Whether clients have anything that is not sent to them."""
+        """Whether clients have private parameters."""
         return self.keeps_private or bool(self.still)
 
 
 def _travels(method: Method, name: str) -> bool:
-    """A method's answer for a parameter; one of the user's own may have forgotten its `return`."""
+    """The method's answer for a parameter; reports a forgotten `return` in own code."""
     if (answer := method.shared(name)) not in (True, False):
         raise RepperError(
             f"shared of {type(method).__name__} must return True or False, got {answer!r}"
@@ -169,7 +170,7 @@ def _norm_names(network: Network) -> frozenset[str]:
 def holdings(
     stages: Sequence[Stage], networks: Sequence[Network], local_norm: bool
 ) -> tuple[Holds, ...]:
-    """Who holds what in each stage of a run."""
+    """The `Holds` of each stage of a run."""
     found: list[Holds] = []
     for stage, network in zip(stages, networks, strict=True):
         before = {name for holds in found for name in holds.shared}
@@ -179,7 +180,7 @@ def holdings(
 
 
 def first_received(method: Method, network: Network, holds: Holds) -> Params:
-    """What the server of a stage sends in its first round, on the values that a network has now."""
+    """The parameters that the server sends in a stage's first round."""
     params = params_of(network)
     weights = select(params, holds.shared.__contains__)
     beside = named_parts(method.begin(weights)[0])
@@ -187,7 +188,7 @@ def first_received(method: Method, network: Network, holds: Holds) -> Params:
 
 
 def first_kept(method: Method, network: Network, holds: Holds) -> Params:
-    """What a client begins with that is not sent to it. Copies begin as it receives."""
+    """The initial private parameters of a client; copies start as the received model."""
     params = params_of(network)
     own = {n for n in holds.private if not n.startswith(holds.copies)}
     kept = method.begin(select(params, holds.shared.__contains__))[1]
@@ -195,5 +196,5 @@ def first_kept(method: Method, network: Network, holds: Holds) -> Params:
 
 
 def to_send(received: Params, holds: Holds) -> Params:
-    """Of what clients receive, that which they send back: the weights they share, and parts."""
+    """The received parameters that clients send back: shared weights, and parts."""
     return select(received, lambda n: n in holds.shared or not is_weight(n))

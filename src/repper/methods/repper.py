@@ -25,13 +25,21 @@ class RepPer(Method):
     """
 
     projection: str = setting(
-        "none", "layers behind the encoder in stage 1 only", choices=("none", "linear", "mlp")
+        "none",
+        "projection head after the encoder, in stage 1 only",
+        choices=("none", "linear", "mlp"),
     )
-    loss: str = setting("usual", "form of RepPer's contrastive loss", choices=("usual", "paper"))
+    loss: str = setting(
+        "usual",
+        "form of RepPer's contrastive loss: log inside the mean (usual), or outside as printed in "
+        "the paper",
+        choices=("usual", "paper"),
+    )
     temperature: float = setting(0.1, "temperature of the contrastive loss", least=1e-6)
     views: int = setting(
         2,
-        "views of an image in a batch; with one, only other images of its class are positives",
+        "augmented views per image in a batch; with 1, the positives are other images of the same "
+        "class",
         least=1,
         most=2,
     )

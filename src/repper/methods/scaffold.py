@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates correct each client's gradients for what makes it differ."""
+"""SCAFFOLD: control variates correct the drift of each client's gradients."""
 
 from __future__ import annotations
 

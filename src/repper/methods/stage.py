@@ -1,4 +1,4 @@
-"""A federated stage: who trains what, how, and for how many rounds. A run has one or several."""
+"""A federated stage: its method, clients, training settings and rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains in a round, whatever the method.
+    """Training settings of a client in a round, for any method.
 
     The encoder's layers before its part `freeze_until` stay as they are.
     """
@@ -34,13 +34,13 @@ class Training:
     freeze_until: str | None = None
 
     def lr_after(self, rounds: int) -> float:
-        """The learning rate when so many rounds are over."""
+        """The learning rate after so many rounds."""
         return self.lr * self.lr_decay ** (rounds // self.lr_decay_every)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Rounds of one method. What travels and how clients train is the method's to say.
+    """Rounds of one method; the method defines what is sent and trained.
 
     In each round, a share of the `clients` takes part. A round stands for `stands_for` of the
     rounds that were asked for, as seen by a learning rate that falls with rounds. Without
@@ -64,7 +64,7 @@ class Stage:
             )
 
     def as_everyone(self) -> Stage:
-        """All take part in every round, in C times the rounds: as many epochs as others have."""
+        """Full participation with C times the rounds: as many epochs as other methods have."""
         share = self.participation
         rounds = max(1, round(self.rounds * share)) if self.rounds else 0
         return replace(self, participation=Fraction(1), rounds=rounds, stands_for=1 / share)

@@ -1,4 +1,4 @@
-"""A classifier for one's own photos on an exported encoder, without PyTorch.
+"""Fit a classifier for your own photos on an exported encoder, without PyTorch.
 
 Only fitting needs scikit-learn; predicting does not load it.
 """
@@ -16,7 +16,7 @@ __all__ = ["PersonalClassifier"]
 
 
 def __getattr__(name: str) -> Any:
-    """`PersonalClassifier` is imported when it is asked for: it needs scikit-learn."""
+    """Import `PersonalClassifier` when it is used, because it needs scikit-learn."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs("edge", "PersonalClassifier"):

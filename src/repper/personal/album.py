@@ -1,4 +1,4 @@
-"""The photos that a model was fitted on: their features and classes, not the photos themselves.
+"""The album of a model: features and classes of its photos, but not the photos.
 
 It is kept in the model folder, so that ten more photos cost ten, and a head can be fitted again
 after photos or classes have left. It may be deleted; then the next fit needs all photos again.
@@ -26,7 +26,7 @@ FORMAT = "repper-photos-1"
 
 @dataclass(frozen=True)
 class Album:
-    """Features (n, d), and of every photo the SHA-256 of its file, its class and its name."""
+    """Features (n, d), and for each photo the SHA-256 of its file, its class and its name."""
 
     encoder: str
     features: Array
@@ -42,14 +42,14 @@ class Album:
         return {label: self.labels.count(label) for label in sorted(set(self.labels))}
 
     def of(self, rows: Sequence[int]) -> Album:
-        """Some of the photos."""
+        """A part of the photos."""
         digests, labels, names = (
             tuple(column[row] for row in rows) for column in (self.digests, self.labels, self.names)
         )
         return Album(self.encoder, self.features[list(rows)], digests, labels, names)
 
     def without(self, photos: Collection[str] = (), classes: Collection[str] = ()) -> Album:
-        """The rest, when photos (by their SHA-256) and whole classes have left."""
+        """The album without some photos (by their SHA-256) and classes."""
         for name in classes:
             if name not in self.labels:
                 known = ", ".join(self.counts()) or "none"
@@ -70,7 +70,7 @@ class Album:
         only: bool = False,
         skip_unreadable: bool = False,
     ) -> tuple[Album, Added]:
-        """This album and more photos; only those it does not have go through the encoder.
+        """The album with more photos; computes features of new photos only.
 
         A photo that is there already takes the class it has now. With `only`, photos that are not
         among the given ones leave.
@@ -149,7 +149,7 @@ class Album:
 
 @dataclass(frozen=True)
 class Added:
-    """How many photos were new, known before, or there twice; and those that cannot be read."""
+    """Counts of new, known and duplicate photos, and the unreadable ones."""
 
     new: int
     known: int
@@ -162,7 +162,7 @@ def empty_album(encoder: OnnxEncoder) -> Album:
 
 
 def read_album(path: Path, encoder: OnnxEncoder) -> Album:
-    """Read the photos of a model folder."""
+    """Read the album of a model folder."""
     try:
         tensors, header = read_sealed(path, "np")
         features = tensors["features"]

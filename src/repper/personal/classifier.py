@@ -47,7 +47,7 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return self._fitted(x, labels, np.unique(labels))
 
     def partial_fit(self, X: Any, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Add photos; `classes` may name classes that photos will come of later."""
+        """Add photos; `classes` may name classes without photos yet."""
         first = not hasattr(self, "features_")
         x, labels = self._given(X, y, reset=first)
         known = [labels] if classes is None else [labels, np.asarray(classes)]
@@ -112,9 +112,9 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return self.head_._saved(range(len(names)), names, digest)
 
     def _open(self) -> OnnxEncoder:
-        """The encoder, opened once; it is not part of the estimator's state."""
+        """Open the encoder once; it is not part of the estimator's state."""
         if self.encoder is None:
-            raise RepperError("this classifier was made without an encoder")
+            raise RepperError("this classifier has no encoder: give encoder=")
         path = Path(self.encoder)
         found: OnnxEncoder | None = self.__dict__.get("_opened")
         if found is None or self.__dict__.get("_opened_path") != path:
@@ -123,7 +123,7 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what onnxruntime holds, which other processes must open themselves."""
+        """The state without onnxruntime's session, which cannot be pickled."""
         state: dict[str, Any] = super().__getstate__()
         return {key: value for key, value in state.items() if not key.startswith("_opened")}
 
@@ -144,7 +144,7 @@ class PersonalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 
 
 def _images(X: Any, encoder: OnnxEncoder) -> NDArray[np.uint8]:
-    """Images of any size as the encoder takes them: (n, size, size, channels)."""
+    """Convert images of any size for the encoder: (n, size, size, channels)."""
     shape = (encoder.size, encoder.size, encoder.channels)
     if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.shape[1:] == shape:
         return X
@@ -172,6 +172,6 @@ def _image(one: Any, encoder: OnnxEncoder) -> NDArray[np.uint8]:
 
 
 def features_of(encoder: str | Path, X: Sequence[Any]) -> Array:
-    """The features of photos, for those who fit something else on them."""
+    """The features of photos, to fit other models on them."""
     opened = OnnxEncoder.open(Path(encoder))
     return opened.features_of(_images(X, opened))

@@ -1,4 +1,4 @@
-"""How a model does on photos that it was not fitted on; this needs no scikit-learn."""
+"""Test a model on photos that it was not fitted on, without scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from repper.personal.photos import Photo, features_of, photos_in
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Photos of classes that the model knows, and of others, which it should call unknown.
+    """Results on photos of known classes, and of unknown classes, which should be `unknown`.
 
     `confusion[i, j]` are photos of class i that were called j, in the order of `classes`.
     """
@@ -41,7 +41,7 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, by Wilson: honest for few photos, too."""
+        """The 95 % interval of the accuracy, by Wilson, which holds for few photos, too."""
         if not self.photos:
             return None
         n, right, z = self.photos, float(np.trace(self.confusion)), 1.959964
@@ -51,7 +51,7 @@ class Evaluation:
 
 
 def evaluate(model: Path, images: Path, *, skip_unreadable: bool = False) -> Evaluation:
-    """How a model does on photos in `images`, a folder per class, or in its test/."""
+    """Test a model on photos in `images`, with a folder per class, or in its test/."""
     photos = photos_in(images)
     if any(photo.part == "test" for photo in photos):
         photos = [photo for photo in photos if photo.part == "test"]
@@ -66,7 +66,7 @@ def tested_on(
     photos: Sequence[Photo],
     skip_unreadable: bool,
 ) -> Evaluation:
-    """How a head does on photos, of classes that it knows or not."""
+    """Test a head on photos of known and unknown classes."""
     names = head.names
     found, bad = features_of(
         [photo.path for photo in photos], encoder, skip_unreadable=skip_unreadable
@@ -76,7 +76,7 @@ def tested_on(
     truth = np.array([place.get(photo.label, -1) for photo in photos], np.int64)[keep]
     features = found[keep]
     if not len(truth):
-        raise RepperError("there are no photos that can be read to test on")
+        raise RepperError("there are no readable photos to test on")
     known = truth >= 0
     confusion = np.zeros((len(names), len(names)), np.int64)
     if known.any():

@@ -1,4 +1,4 @@
-"""Fit a head on photos' features, and say honestly how good it is."""
+"""Fit a head on photos' features, and estimate its accuracy by cross-validation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNEQUAL = 10
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How a head does on photos it was not fitted on, each held out once.
+    """Cross-validation results of a head, with each photo held out once.
 
     `confusion[i, j]` are photos of class i that were called j.
     """
@@ -44,7 +44,7 @@ class HeldOut:
 
 
 def make_head(kind: str, settings: Mapping[str, Any] | None = None, seed: int = 0) -> Head:
-    """A new head of this kind; those that make random choices take the seed."""
+    """Create a head of this kind; random heads take the seed."""
     if kind not in DEVICE_HEADS:  # it may come from a file of others: never code of one's own
         raise unknown("head", kind, DEVICE_HEADS)
     made = DEVICE_HEADS[kind]
@@ -63,7 +63,7 @@ def fit_head(
 
 
 def held_out_scores(head: Head, x: Array, labels: Array) -> tuple[Array, NDArray[np.bool_], int]:
-    """Scores of photos by heads that have not seen them, which photos have some, and the folds.
+    """Cross-validation scores of photos, which photos have scores, and the folds.
 
     A class of one photo is never held out, for nobody else could know it.
     """
@@ -91,7 +91,7 @@ def held_out_scores(head: Head, x: Array, labels: Array) -> tuple[Array, NDArray
 
 
 def _splits(parts: Any, labels: Array) -> Any:
-    """The parts of photos; small classes, which cannot be in every part, are no reason to warn."""
+    """Cross-validation folds, without warnings about classes smaller than the number of folds."""
     import warnings
 
     with warnings.catch_warnings():
@@ -100,7 +100,7 @@ def _splits(parts: Any, labels: Array) -> Any:
 
 
 def held_out(head: Head, x: Array, labels: Array) -> tuple[HeldOut | None, float]:
-    """How good a head will be on new photos; and by what to divide its scores.
+    """Estimate the accuracy on new photos, and the temperature to divide scores by.
 
     Divided so, the softmax of the scores says how often the head is right (temperature scaling, Guo
     et al. 2017). None if there are too few photos to hold any out.
@@ -129,7 +129,7 @@ def _temperature(scores: Array, truth: NDArray[np.int64]) -> float:
 
 
 def cooled(head: SavedHead, temperature: float) -> SavedHead:
-    """The same predictions, with all scores divided by a number."""
+    """The head with all scores divided by a temperature; predictions do not change."""
     from dataclasses import replace
 
     last = {
@@ -139,7 +139,7 @@ def cooled(head: SavedHead, temperature: float) -> SavedHead:
 
 
 def fit_unknown(x: Array, labels: Array, encoder: str) -> Unknown | None:
-    """The rule that tells photos unlike all of these; None for too few photos.
+    """Fit the rule for `unknown`; None for too few photos.
 
     The threshold is one that photos of one's own pass 95 times in 100, held out in turn.
     """
@@ -167,18 +167,18 @@ def _rule(x: Array, labels: Array, encoder: str) -> Unknown:
 
 
 def check_classes(counts: Mapping[str, int]) -> list[str]:
-    """What a person should know about these photos; too few classes are an error."""
+    """Warnings about the photos of each class; fewer than two classes are an error."""
     if len(counts) < 2:
         only = f", {next(iter(counts))!r}" if counts else ""
         raise RepperError(
-            f"a classifier needs photos of two classes, and there are photos of {len(counts)}{only}"
+            f"a classifier needs photos of at least two classes, got photos of {len(counts)}{only}"
         )
     found = []
     for name, count in Counter(counts).most_common()[::-1]:
         if count == 1:
-            found.append(f"class {name!r} has one photo: whether it is recognized cannot be tested")
+            found.append(f"class {name!r} has one photo, so its accuracy cannot be measured")
         elif count < FEW:
-            found.append(f"class {name!r} has {count} photos only: add more")
+            found.append(f"class {name!r} has only {count} photos: add more")
     most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
     if counts[most] > UNEQUAL * counts[least]:
         found.append(

@@ -1,4 +1,4 @@
-"""A model folder at work: it predicts, and says when an image is unlike all it has seen."""
+"""Predict with a model folder, also `unknown` for images unlike its photos."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repper.personal.photos import features_of
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says of an image: chances of the classes, largest first, and whether unknown."""
+    """A prediction: class probabilities, largest first, and whether the image is unknown."""
 
     chances: tuple[tuple[str, float], ...]
     unknown: bool
@@ -38,7 +38,7 @@ class Model:
 
     @classmethod
     def open(cls, folder: Path) -> Model:
-        """Open a folder that `repper export` or `repper personalize` has written."""
+        """Open a model folder of `repper export` or `repper personalize`."""
         notes = read_model(folder)
         encoder = OnnxEncoder(notes.encoder_bytes(folder), str(folder / notes.encoder.file))
         said = notes.encoder.digest, notes.encoder.features, notes.input.size, notes.input.channels
@@ -54,7 +54,7 @@ class Model:
 
     @property
     def classifier(self) -> SavedHead:
-        """The head; a folder without one cannot predict."""
+        """The head; an error if the folder has none."""
         if self.head is None:
             raise RepperError(
                 f"{self.folder} holds an encoder without a head: fit one with repper personalize "
@@ -63,7 +63,7 @@ class Model:
         return self.head
 
     def predict(self, photos: Sequence[Path]) -> list[Answer]:
-        """An answer for each photo."""
+        """Predict each photo."""
         head = self.classifier
         features, _ = features_of(photos, self.encoder)
         return self.answers(features, head)

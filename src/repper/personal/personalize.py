@@ -1,4 +1,4 @@
-"""Make a model of an encoder and photos, and change it as photos come and go."""
+"""Create a model from an encoder and photos, and add or remove photos."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from repper.personal.photos import digest_of, files_of, photos_in
 
 @dataclass(frozen=True)
 class Personalized:
-    """A model that was fitted: how it did on photos it did not see, and what to know about it."""
+    """The result of fitting a model: accuracies, and warnings."""
 
     folder: Path
     head: str
@@ -101,7 +101,7 @@ def personalize(
 
 
 def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personalized:
-    """More photos, a folder per class, which may be new ones; only these go through the encoder."""
+    """Add photos, one folder per class, also new classes; computes features of new photos only."""
     photos = [photo for photo in photos_in(images) if photo.part != "test"]
     _ = read_model(model)  # what is no model cannot be kept for oneself
     with alone_in(model):
@@ -111,7 +111,7 @@ def add(model: Path, images: Path, *, skip_unreadable: bool = False) -> Personal
 
 
 def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = ()) -> Personalized:
-    """Forget photos, given as the same files, and whole classes."""
+    """Remove photos, given as the same files, and whole classes."""
     _ = read_model(model)
     with alone_in(model):
         opened, album = _open(model)
@@ -124,7 +124,7 @@ def remove(model: Path, photos: Sequence[Path] = (), classes: Collection[str] = 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """All that is fitted on an album."""
+    """Everything that is fitted on an album."""
 
     album: Album
     head: SavedHead
@@ -215,27 +215,29 @@ class _Fitted:
                 path.unlink(missing_ok=True)
 
     def told(self, folder: Path, added: Added | None) -> Personalized:
-        """What there is to say of the model that was written."""
+        """The result to report."""
         return Personalized(
             folder, self.head.kind, added, self.album.counts(), self.held_out, None, self.warnings
         )
 
 
 def _encoder_bytes(path: Path) -> bytes:
-    """Of an exported file, or of the one in a model folder."""
+    """The bytes of an exported encoder file, or of a model folder's encoder."""
     if path.is_dir():
         return read_model(path).encoder_bytes(path)
     return verified(path)
 
 
 def _known(out: Path, encoder: OnnxEncoder, overwrite: bool) -> Album:
-    """What is known of photos from a model that is to be replaced."""
+    """Known features of photos from a model that is to be replaced."""
     if not overwrite:
         raise RepperError(f"{out} exists: choose another --out, or replace it with --overwrite")
     strange = [] if not out.is_dir() else [p.name for p in out.iterdir() if not _is_ours(p.name)]
     if not out.is_dir() or strange:
         what = f"it holds {strange[0]}" if strange else "it is a file"
-        raise RepperError(f"--overwrite replaces model folders, and {out} is none: {what}")
+        raise RepperError(
+            f"--overwrite replaces only model folders, and {out} is not a model folder: {what}"
+        )
     try:
         notes = read_model(out)
         return (
@@ -246,7 +248,7 @@ def _known(out: Path, encoder: OnnxEncoder, overwrite: bool) -> Album:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file has a name that we give: nothing else may ever be deleted."""
+    """Whether a file has a name that repper uses: no other file may be deleted."""
     parts = [re.escape(file).replace(r"\.", r"(-[0-9a-f]{12})?\.") for file in FILES]
     one = f"({'|'.join(parts)})"
     return re.fullmatch(rf"{one}|\.{one}\.[0-9]+\.tmp", name) is not None
@@ -256,7 +258,7 @@ def _open(folder: Path) -> tuple[Model, Album]:
     model = Model.open(folder)
     if model.notes.photos is None:
         raise RepperError(
-            f"{folder} knows no photos of its own: fit it with repper personalize --encoder "
+            f"{folder} was not fitted on photos: fit a model with repper personalize --encoder "
             f"{folder} --images FOLDER --out MODEL"
         )
     return model, read_album(folder / model.notes.photos.file, model.encoder)
@@ -298,6 +300,6 @@ def _write(folder: Path, fitted: _Fitted, encoder: OnnxEncoder, data: bytes) -> 
 
 
 def _free(folder: Path, name: str, digest: str) -> str:
-    """A name that no other content has: writing over a file would break the model in between."""
+    """An unused file name, because overwriting would break the model for a moment."""
     path = Path(name)
     return name if not (folder / name).exists() else f"{path.stem}-{digest[:12]}{path.suffix}"

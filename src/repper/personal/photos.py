@@ -1,4 +1,4 @@
-"""Photos as people have them: files and folders, decoded to what an encoder takes."""
+"""Find photos in files and folders, and decode them for an encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Photo:
-    """A file of a class; `part` is train, test, or nothing if the folder does not say."""
+    """A photo with its class and part (train, test, or empty if not divided)."""
 
     path: Path
     label: str
@@ -39,7 +39,7 @@ def photos_in(folder: Path) -> list[Photo]:
 
 
 def files_of(paths: Iterable[Path]) -> list[Path]:
-    """Image files, and all of those in folders and their folders."""
+    """The given image files, and all image files in the given folders and subfolders."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -61,7 +61,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a photo's bytes, by which it is known again."""
+    """The SHA-256 of a photo's bytes, which identifies it."""
     try:
         if not path.is_file() and path.exists():
             raise RepperError(f"cannot read image {path}: it is not a file")  # a pipe would wait
@@ -74,14 +74,14 @@ def digest_of(path: Path) -> str:
 
 
 def read_photo(path: Path, encoder: OnnxEncoder) -> NDArray[np.uint8]:
-    """One photo as the encoder takes it: (size, size, channels)."""
+    """Decode a photo for the encoder: (size, size, channels)."""
     return read_image(path, encoder.channels, encoder.size).transpose(1, 2, 0)
 
 
 def features_of(
     paths: Sequence[Path], encoder: OnnxEncoder, *, skip_unreadable: bool = False
 ) -> tuple[Array, list[int]]:
-    """The features of photos, and the places of those that cannot be read.
+    """The features of photos, and the indices of unreadable photos.
 
     Such a photo is an error unless it may be skipped; its features are zeros.
     """
@@ -102,7 +102,7 @@ def features_of(
 def _with_channels(
     images: NDArray[np.uint8], paths: Sequence[Path], encoder: OnnxEncoder
 ) -> NDArray[np.uint8]:
-    """Grey or colour, as the encoder takes it: `read_images` gives what the photos are."""
+    """Convert images to the encoder's number of channels."""
     if images.shape[1] == encoder.channels:
         return images
     if encoder.channels == 3:
