@@ -1,4 +1,7 @@
-"""The files of a run folder, written so that a crash at any moment loses no finished round."""
+"""The files of a run folder, written so that a crash at any moment loses no finished round.
+
+PyTorch is imported inside functions only, so that `repper runs` is quick.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,8 @@ from typing import Any
 from repper.config import Config
 from repper.config_file import read_config, write_config
 from repper.documents import check_kinds, read_json, write_json
-from repper.encoders.encoder import read_encoder
-from repper.encoders.published import is_published
 from repper.errors import RepperError
 from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
-from repper.params import digest
-from repper.runs.environment import environment
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
@@ -139,6 +138,8 @@ def write_start(folder: Path, config: Config, digests: Mapping[str, str]) -> Non
 
     `digests` are those of what the run begins with; of one that has begun before they stay.
     """
+    from repper.runs.environment import environment
+
     before = read_environment(folder) if (folder / CONFIG).is_file() else {}
     kept = {key: before[key] for key in ("training", "reused", "digests") if key in before}
     now = environment(config.device) | {"digests": dict(digests)} | kept
@@ -217,6 +218,10 @@ def check_init(folder: Path, config: Config) -> None:
 
 
 def _init_digest(config: Config) -> str:
+    from repper.encoders.encoder import read_encoder
+    from repper.encoders.published import is_published
+    from repper.params import digest
+
     path = Path(str(config.init))
     if not is_published(path):
         return digest(read_encoder(path)[1])
