@@ -191,7 +191,9 @@ def _parts(folder: Folder) -> tuple[Counter[str], Counter[str]]:
 def _done(folder: Folder) -> str:
     if folder.damage:
         return "cannot be read"
-    what = "rounds" if folder.kind in ("run", "joined", "federation", "site") else "runs"
+    what = (
+        "rounds" if folder.kind in ("run", "training", "joined", "federation", "site") else "runs"
+    )
     if folder.kind in ("model", "joined"):
         text = "finished" if folder.finished else "not finished"
     elif folder.finished:

@@ -21,10 +21,11 @@ from repper.runs.folders import (
     is_leftover,
     needing,
     size_of,
+    unneeded_trainings,
     whole_name,
     whole_of,
 )
-from repper.runs.run_folder import BEFORE_CONFIG, HEADS, LOCK, RESULT
+from repper.runs.run_folder import BEFORE_CONFIG, HEADS, LOCK, RESULT, TRAININGS
 
 ABANDONED = re.compile(r"\.[^/]+\.tmp")
 """The name of a run folder that was not complete: see `branch`."""
@@ -164,10 +165,16 @@ def leftovers(root: Path) -> Iterator[Leftover]:
 
 def _left_in(folder: Folder) -> Iterator[Leftover]:
     whole: dict[Path, list[Path]] = {}
+    unneeded = list(unneeded_trainings(folder))
+    for training in unneeded:
+        inside = tuple(file for file in folder.own if training in file.parents)
+        yield Leftover(training, "a training that no run points to", inside)
     for file in folder.own:
+        if any(training in file.parents for training in unneeded):
+            continue
         inner = file.relative_to(folder.path).parts
         places = [n for n, name in enumerate(inner[:-1]) if ABANDONED.fullmatch(name)]
-        if places and inner[places[0] - 1] == CELLS:
+        if places and inner[places[0] - 1] in (CELLS, TRAININGS):
             whole.setdefault(folder.path.joinpath(*inner[: places[0] + 1]), []).append(file)
         elif is_leftover(file):
             yield Leftover(file, f"left of writing {whole_name(file).name}", (file,))

@@ -32,9 +32,11 @@ from repper.runs.run_folder import (
     RESULT,
     ROUNDS,
     SITES,
+    TRAININGS,
+    training_of,
 )
 
-RUN, JOINED, FEDERATION, SITE = "run", "joined", "federation", "site"
+RUN, TRAINED, JOINED, FEDERATION, SITE = "run", "training", "joined", "federation", "site"
 COMPARISON, SWEEP, REPRODUCTION, MODEL_FOLDER = "comparison", "sweep", "reproduction", "model"
 MARKS = {
     "reproduction.json": REPRODUCTION, "sweep.json": SWEEP, "comparison.toml": COMPARISON,
@@ -178,6 +180,14 @@ def folder_at(path: Path) -> Folder | None:
     return None
 
 
+def unneeded_trainings(folder: Folder) -> Iterator[Path]:
+    """The trainings in a comparison, a sweep or a reproduction that none of its runs points to."""
+    runs = {file.parent for file in folder.files if file.name == CONFIG}
+    trainings = {one for one in runs if one.parent.name == TRAININGS}
+    needed = {training_of(one).resolve() for one in runs - trainings}
+    yield from sorted(one for one in trainings if one.resolve() not in needed)
+
+
 def whole_of(path: Path) -> Folder | None:
     """The comparison, sweep or reproduction that a folder is a part of."""
     whole = None
@@ -208,12 +218,16 @@ def _run(path: Path) -> Folder | None:
     kind = JOINED if joined else FEDERATION if (path / SITES).is_file() else RUN
     if not any((path / name).exists() for name in (ENVIRONMENT, PARTITION, SITES)):
         kind = SITE
+    elif path.absolute().parent.name == TRAININGS:
+        kind = TRAINED
     finished = (path / RESULT).is_file()
     asked = settings.get("rounds")
-    done = asked if finished else _lines(path / ROUNDS)
+    training = training_of(path)
+    done = asked if finished else _lines(training / ROUNDS)
+    elsewhere = () if training == path else (training.absolute(),)
     return Folder(
         path, kind, (_row(settings),), _shown(data), done, asked, 1, finished,
-        _pointers(path, [settings]),
+        (*elsewhere, *_pointers(path, [settings])),
     )  # fmt: skip
 
 
@@ -343,7 +357,7 @@ _RUN = _any(
 )
 _LOCK = re.escape(LOCK)
 _COMPARISON = _any(
-    rf"{_any(CELLS, JOINED_CELLS)}/[^/]+/{_RUN}", r"comparison\.toml", r"tuning\.json",
+    rf"{_any(CELLS, JOINED_CELLS, TRAININGS)}/[^/]+/{_RUN}", r"comparison\.toml", r"tuning\.json",
     r"rounds\.csv", r"table\.(?:json|md|csv)", _LOCK,
 )  # fmt: skip
 _COMPARISON = rf"(?:tuning/)?{_COMPARISON}"
@@ -353,6 +367,7 @@ _FIGURES = _any(
 )  # fmt: skip
 _OWN = {
     RUN: _RUN,
+    TRAINED: _RUN,
     JOINED: _RUN,
     FEDERATION: _RUN,
     COMPARISON: _COMPARISON,
