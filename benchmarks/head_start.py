@@ -24,7 +24,7 @@ from repper.heads.together import LinearLayer
 from repper.params import read_params
 from repper.partition import read_partition
 from repper.runs.build import load_data
-from repper.runs.run_folder import CHECKPOINT, PARTITION
+from repper.runs.run_folder import CHECKPOINT, PARTITION, training_of
 
 WAYS = tuple(product(("zero", "the method's"), ("plain", "scaled")))
 
@@ -34,7 +34,7 @@ def accuracies(folder: Path) -> dict[tuple[str, str], float]:
     data = load_data(repper.open_run(folder).config)
     partition = read_partition(folder / PARTITION, data)
     spec, params = read_encoder(folder)
-    shared, _ = read_params(folder / CHECKPOINT)
+    shared, _ = read_params(training_of(folder) / CHECKPOINT)
     trained = None
     if "head.weight" in shared:
         trained = shared["head.weight"].numpy(), shared["head.bias"].numpy()

@@ -17,6 +17,7 @@ from repper.runs.compare import CellStarted, Compared, compare, rows_of
 from repper.runs.comparison import Comparison, interval, over_rounds
 from repper.runs.execute import RoundDone, Started
 from repper.runs.row import Row
+from repper.runs.run_folder import training_of
 
 QUICK = {
     "clients": 6, "epochs": 1, "width": 0.25, "participation": 0.34, "engine": "serial",
@@ -92,7 +93,8 @@ def test_trainings_of_another_folder_are_taken(done, digits, tmp_path):
     )
     for key in ("encoder_digest", "heads_digest", "accuracy", "cost"):
         assert taken.result[key] == first.result[key], key
-    assert (taken.folder / "private").is_dir()
+    assert taken.private.begun
+    assert training_of(taken.folder).parent == tmp_path / "other" / "trainings"
     # Other settings, or other images, are another training.
     longer = list(compare(
         Config(out=str(tmp_path / "longer"), **QUICK | {"rounds": 1}), rows[1:2], 1, digits, reuse=folder
@@ -140,29 +142,30 @@ def test_rows_that_began_elsewhere_are_not_put_into_one_table(digits, tmp_path):
     assert not next(event for event in events if isinstance(event, CellStarted)).trained
 
 
-def damage_checkpoint(run):
-    path = run / "checkpoint" / "last.safetensors"
+def damage_checkpoint(training):
+    path = training / "checkpoint" / "last.safetensors"
     path.write_bytes(path.read_bytes()[:-8] + bytes(8))
 
 
-def lose_rounds(run):
-    (run / "rounds.jsonl").write_text("")
+def lose_rounds(training):
+    (training / "rounds.jsonl").write_text("")
 
 
-def lose_private(run):
-    shutil.rmtree(run / "private")
+def lose_private(training):
+    shutil.rmtree(training / "private")
 
 
-@pytest.mark.parametrize("harm", [damage_checkpoint, lose_rounds, lose_private])
+@pytest.mark.parametrize("harm", [damage_checkpoint, lose_rounds, lose_private, shutil.rmtree])
 def test_a_damaged_training_is_not_reused_and_own_work_stays(done, digits, tmp_path, harm):
     folder, _ = done
     shelf = tmp_path / "shelf"
-    shutil.copytree(folder / "cells" / "fedrep+keep-seed0", shelf / "one")
-    harm(shelf / "one")
+    one = shutil.copytree(folder, shelf / "one") / "cells" / "fedrep+keep-seed0"
+    shutil.rmtree(one.with_name("fedrep+finetune-seed0"))
+    harm(training_of(one))
     # What is no run, or none that this version can read, is passed over.
     (shelf / "other").mkdir()
     (shelf / "other" / "result.json").write_text("{}")
-    shutil.copytree(folder / "cells" / "fedrep+keep-seed0", shelf / "newer")
+    shutil.copytree(one, shelf / "newer")
     with (shelf / "newer" / "config.toml").open("a") as file:
         file.write("\nunheard-of = 1\n")
     config = Config(out=str(tmp_path / "out"), **QUICK)
@@ -173,7 +176,7 @@ def test_a_damaged_training_is_not_reused_and_own_work_stays(done, digits, tmp_p
     again = list(compare(config, rows, 1, digits, resume=True, reuse=shelf))
     [cell] = [event for event in again if isinstance(event, CellStarted)]
     assert not cell.trained
-    assert [str(shelf / "one") in damage for damage in cell.passed_over] == [True]
+    assert [str(shelf / "one" / "trainings") in damage for damage in cell.passed_over] == [True]
     assert next(e for e in again if isinstance(e, Started)).finished_rounds == 1
     first = api.open_run(folder / "cells" / "fedrep+keep-seed0")
     assert api.open_run(rows[0].cell(tmp_path / "out", 0)).accuracy == first.accuracy
@@ -182,8 +185,8 @@ def test_a_damaged_training_is_not_reused_and_own_work_stays(done, digits, tmp_p
 def test_a_reused_training_keeps_where_it_was_made(done, digits, tmp_path):
     folder, _ = done
     shelf = tmp_path / "shelf"
-    shutil.copytree(folder / "cells" / "fedrep+finetune-seed0", shelf / "one")
-    path = shelf / "one" / "environment.json"
+    shutil.copytree(folder, shelf)
+    path = training_of(shelf / "cells" / "fedrep+finetune-seed0") / "environment.json"
     made = read_json(path) | {"processor": "an abacus"}
     path.write_text(json.dumps(made))
     list(
@@ -336,7 +339,7 @@ def test_a_rows_own_setting_is_that_of_a_run_with_it(digits, tmp_path):
 
 
 def test_rows_with_other_heads_share_a_training_and_others_do_not(digits, tmp_path):
-    rows = "repper[head-c=0.1]+svm,repper[head-c=1]+svm,repper[lr=0.003 head-c=1]+svm"
+    rows = "repper[head-c=0.1]+svm,repper[head-c=1]+svm,repper[lr=0.01 head-c=1]+svm"
     events = run_all(digits, tmp_path / "c", rows)
     assert [e.trained for e in events if isinstance(e, CellStarted)] == [False, True, False]
 

@@ -42,6 +42,9 @@ def test_bash_completes_commands_flags_values_and_files(offered, tmp_path):
     (tmp_path / "my.toml").touch()
     assert offered("repper", "run", "--config", "my") == ["my.toml"]
     assert offered("repper", "completion", "f") == ["fish"]
+    assert sorted(offered("repper", "runs", "")) == ["gc", "list", "rm", "show"]
+    assert offered("repper", "runs", "gc", "--y") == ["--yes"]
+    assert offered("repper", "runs", "show", "my") == ["my.toml"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

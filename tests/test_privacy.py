@@ -347,9 +347,13 @@ def test_heads_of_one_training_have_one_ledger(tmp_path):
     rows = "repper+linear,repper+svm"
     given = {**HIDDEN, "noise": 1.0, "rounds": 2}
     api.compare(rows, make_dataset(), out=tmp_path / "both", **given)
-    ledgers = sorted((tmp_path / "both").rglob("privacy.json"))
-    assert len(ledgers) == 2
-    assert ledgers[0].read_bytes() == ledgers[1].read_bytes()
+    [ledger] = (tmp_path / "both").rglob("privacy.json")
+    assert ledger.parent.parent == tmp_path / "both" / "trainings"
+    spent = [
+        api.open_run(cell).result["privacy"]["epsilon"]
+        for cell in (tmp_path / "both" / "cells").iterdir()
+    ]
+    assert spent == [read_json(ledger)["releases"][-1]["epsilon"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -470,7 +470,7 @@ def test_a_comparison_is_verified_with_its_runs(tmp_path, repper):
     done = repper("verify", both)
     assert done.returncode == 2
     assert "table: WRONG" in done.stdout
-    assert done.stderr.startswith("repper: 1 of 32 checks of ")
+    assert done.stderr.startswith("repper: 1 of 44 checks of ")
 
 
 def test_a_description_of_a_model_is_sealed(tmp_path):

@@ -85,7 +85,8 @@ def lock_file(path: Path, *, wait: bool, keep: bool = True) -> Iterator[None]:
     from filelock import FileLock, Timeout  # most commands do without
 
     # Whatever thread lets go of it: a generator that nobody wants any more ends in any of them.
-    lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
+    # `repper runs` looks whether a lock is held, which takes a moment: that is waited for.
+    lock = FileLock(path, timeout=-1 if wait else 0.2, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:

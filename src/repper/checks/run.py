@@ -107,11 +107,15 @@ class _Run:
             "log": self._log,
             "checkpoint": self._checkpoint,
             "private": self._private,
+        }
+        results = {
             "encoder": self._encoder,
             "heads": self._heads,
             "result": self._result,
             "scores": self._scores,
         }
+        if self.folder.parent.name != run_folder.TRAININGS:
+            looks |= results
         for kind, look in looks.items():
             yield checked(self.folder, kind, look)
 
@@ -175,7 +179,7 @@ class _Run:
         return f"{len(read_rounds(self.folder))} rounds"
 
     def _checkpoint(self) -> str:
-        path = self.folder / run_folder.CHECKPOINT
+        path = run_folder.training_of(self.folder) / run_folder.CHECKPOINT
         files = sorted(path.parent.glob("*.safetensors"))
         for file in files:
             _, notes = read_params(file)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from repper import __version__
-from repper.cli import check, completion, edge, export, federation, paper, runs, verify
+from repper.cli import check, completion, edge, export, federation, folders, paper, runs, verify
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.cli.show import tell, tell_traceback
 from repper.errors import RepperError, failure_of_machine, nearest, unknown
@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
             raise RepperError(f"{flag} needs a value, got '--'")
     options, rest = parser.parse_known_args(arguments)
     if rest:
-        known = commands[options.command]._option_string_actions if options.command else ["--help"]
+        known = options.parser._option_string_actions if options.command else ["--help"]
         guess = nearest(rest[0].split("=")[0], known)
         hint = f", did you mean {guess}?" if guess else f" (see {parser.prog} --help)"
         raise RepperError(f"unknown option {rest[0]}{hint}")
@@ -114,13 +114,13 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         built[name] = commands.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
         )
-        built[name].set_defaults(function=function)
+        built[name].set_defaults(function=function, parser=built[name])
         built[name].add_argument(
             "--debug", action="store_true", help="show the traceback of an error"
         )
         return built[name]
 
-    for family in (runs, check, export, edge, paper, verify, federation):
+    for family in (runs, folders, check, export, edge, paper, verify, federation):
         family.add_commands(add)
     completion.add_commands(add, _parser)
     return parser, built

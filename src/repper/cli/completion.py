@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from repper.cli.arguments import AddCommand, Parser, path
 from repper.errors import unknown
@@ -35,11 +35,20 @@ def add_commands(
     )
 
 
+def each_parser(commands: Mapping[str, Parser]) -> Iterator[Parser]:
+    """The parsers of all commands, and of what commands such as `repper runs` do."""
+    for command in commands.values():
+        yield command
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from each_parser(action.choices)
+
+
 def completion(parser: Parser, commands: Mapping[str, Parser], shell: str) -> str:
     """The completion script of a shell: commands, flags, known values, and files."""
     import shtab
 
-    for command in commands.values():
+    for command in each_parser(commands):
         for action in command._actions:
             if isinstance(action.metavar, str) and "|" in action.metavar:
                 # What help shows to choose from. It only offers: other values are taken as well.

@@ -1,7 +1,7 @@
 """A fair comparison: several methods on the same partitions, cohorts, initial values and budget.
 
 Every cell of the table is a run folder of its own, so a comparison is resumed cell by cell. Rows
-that differ only in what clients do last share one training: later ones branch off the first.
+that differ only in what clients do last share one training: their cells point to its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from repper.runs.build import build_partition, load_data
 from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan
-from repper.runs.reuse import Trainings, branch
+from repper.runs.reuse import Trainings, branch, is_trained
 from repper.runs.row import CELLS, Row, Settings, row_settings, split_name
 from repper.runs.run import Run
 from repper.runs.tune import MOST_SEEDS, TUNING, Tuning, choose
@@ -160,17 +160,26 @@ def compare(
             # Where heads are tested on the way, and may choose the round, each row trains itself.
             # So it does where its own rounds decide the noise.
             alone = config.evaluate_every or (cell.epsilon is not None and cell.noise is None)
-            own = None if alone else _trained(rows, row, seed, folder)
+            planned = plan(cell, data)
+            if alone or (target / run_folder.CONFIG).is_file():  # or it was begun alone
+                training = planned.training
+            else:
+                training = folder / run_folder.TRAININGS / planned.name_of_training
+            trained = training != target and is_trained(training, planned.rounds)
+            own = None if alone or trained else _trained(rows, row, seed, folder)
             taken, damaged = None, list[str]()
-            if elsewhere and not own:
+            if elsewhere and not (own or trained):
                 taken, damaged = elsewhere.find(cell, data, hashes[seed])
             if source := own or taken:
-                branch(source, target, row.personalize, elsewhere=source is taken)
+                branch(source, training, elsewhere=source is taken)
             started = CellStarted(
-                row, seed, number, len(cells), source is not None, taken is not None,
+                row, seed, number, len(cells), trained or source is not None, taken is not None,
                 () if source else tuple(damaged),
             )  # fmt: skip
-            yield from work.watch(chain([started], execute(cell, data, resume=True)))
+            if training != target and not (target / run_folder.CONFIG).is_file():
+                shutil.rmtree(target, ignore_errors=True)  # what is left of a cell: heads, perhaps
+            running = execute(cell, data, resume=True, training=training)
+            yield from work.watch(chain([started], running))
             if so_far := Comparison.of(folder, config, rows, seeds):
                 so_far.write()  # what there is of it can be read before all is done
         comparison = Comparison.of(folder, config, rows, seeds)
@@ -216,7 +225,7 @@ def check_kept(
     inits = {config.init, *(dict(row.settings).get("init") for row in (*rows, *tried))}
     manifest = config.partition if config.partition.endswith(".json") else None
     used = [("--reuse", reuse), ("--partition", manifest), *(("--init", one) for one in inits)]
-    gone = {(folder / name).resolve() for name in (CELLS, TUNING)}
+    gone = {(folder / name).resolve() for name in (CELLS, run_folder.TRAININGS, TUNING)}
     for flag, path in used:
         if path is None:
             continue
@@ -231,7 +240,7 @@ def _clear(folder: Path) -> None:
     """Remove what a comparison has written, its tables first."""
     for path in (*folder.glob(f"{TABLE}.*"), folder / OVER_ROUNDS):
         path.unlink(missing_ok=True)
-    for path in (folder / CELLS, folder / TUNING):
+    for path in (folder / CELLS, folder / run_folder.TRAININGS, folder / TUNING):
         if path.exists():
             shutil.rmtree(path)
     (folder / TUNED).unlink(missing_ok=True)  # last: until then the folder is what it was

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -112,13 +113,19 @@ def execute(
     resume: bool = False,
     overwrite: bool = False,
     engine: BuildEngine | None = None,
+    training: Path | None = None,
 ) -> Iterator[Event]:
     """Run all stages on this machine, and yield what has happened.
 
     Settings, data and folder are all checked before anything is written. `engine` is used instead
-    of the one that the settings name. Global switches of the caller change no result.
+    of the one that the settings name. With `training`, the encoder is trained in that folder, or
+    has been: only heads and what they score are in the run's own. Global switches of the caller
+    change no result.
     """
-    events = _execute(config, data, partition, resume=resume, overwrite=overwrite, engine=engine)
+    events = _execute(
+        config, data, partition,
+        resume=resume, overwrite=overwrite, engine=engine, training=training,
+    )  # fmt: skip
     return each_step(default_switches, events)
 
 
@@ -130,8 +137,11 @@ def _execute(
     resume: bool,
     overwrite: bool,
     engine: BuildEngine | None,
+    training: Path | None,
 ) -> Generator[Event, None, None]:
     planned = plan(config, data, partition)
+    if training is not None:
+        planned = planned.in_folder(training)
     run_folder.check_folder(planned.folder, planned.config, resume=resume, overwrite=overwrite)
     build = engine or ENGINES[config.engine]  # before anything is written: it may not be installed
 
@@ -145,8 +155,12 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
     """Begin or go on with a run: its stages, then the clients' heads, into its folder."""
     config, folder, stages = planned.config, planned.folder, planned.work.stages
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
-    with run_folder.locked(folder):
-        run_folder.prepare(folder, overwrite=overwrite)
+    if overwrite:
+        planned = planned.in_folder()
+    with ExitStack() as locks:
+        for one in dict.fromkeys([folder, planned.training]):
+            locks.enter_context(run_folder.locked(one))
+        run_folder.prepare(folder, planned.elsewhere, overwrite=overwrite)
         planned = planned.tied()
         checkpoint = _begin(planned)
         yield Started(planned, checkpoint.number)
@@ -178,6 +192,21 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
 def _begin(planned: Plan) -> Checkpoint:
     """The point to go on from; for a new run, round 0 with the initial parameters."""
     folder, config = planned.folder, planned.config
+    checkpoint = _begin_training(planned)
+    if planned.elsewhere:
+        if (folder / run_folder.CONFIG).is_file():
+            planned.clientele.check(folder)
+            run_folder.check_init(folder, config)
+        else:
+            planned.clientele.begin(folder)
+            run_folder.point_to(planned.elsewhere, folder)
+        run_folder.write_start(folder, config, planned.digests, planned.elsewhere)
+    return checkpoint
+
+
+def _begin_training(planned: Plan) -> Checkpoint:
+    folder = planned.training
+    config = replace(planned.config, out=str(folder)) if planned.elsewhere else planned.config
     if not (folder / run_folder.CONFIG).is_file():
         if planned.work.private:
             store = PrivateStore(planned.work.private, planned.work.run)
@@ -191,6 +220,11 @@ def _begin(planned: Plan) -> Checkpoint:
     before = run_folder.read_run_config(folder)
     if not run_folder.name_of(folder):  # of an older version: what is written now will be tied
         run_folder.write_start(folder, before, planned.digests)
+    if planned.elsewhere and before.rounds != config.rounds:
+        raise RepperError(
+            f"{planned.folder} shares its training of {before.rounds} rounds with other runs: "
+            f"choose another --out for {config.rounds} rounds"
+        )
     if before.rounds < config.rounds:
         go_back(folder, 1)  # more rounds are more of the first stage
     read = read_checkpoint(folder, planned.shared_after, planned.work.run)
@@ -199,6 +233,8 @@ def _begin(planned: Plan) -> Checkpoint:
         planned.ledger.begin(checkpoint.number)
     if planned.work.private:
         check_private(folder, planned.work.stages, planned.holds, checkpoint.number)
+    if planned.elsewhere:
+        return checkpoint
     result = read_result(folder)
     # Some methods make fewer rounds of those asked for.
     if checkpoint.number > planned.rounds or (result and result["rounds"] > config.rounds):
@@ -220,7 +256,7 @@ def train(
         if checkpoint.number >= before + stage.rounds and index < len(stages) - 1:
             continue
         if index and checkpoint.number == before:
-            keep_stage(planned.folder, index)
+            keep_stage(planned.training, index)
             served = planned.enter(index, served)
         rounds = federate(
             engine,
@@ -268,7 +304,7 @@ def _each_round(
             release = Release(len(planned.work.stages[index].clients), done.cohort)
             spent = ledger.add(done.number, release, digest(done.shared))
             record["epsilon"] = spent if isfinite(spent) else None
-        write_round(planned.folder, record, checkpoint, used, planned.work.run)
+        write_round(planned.training, record, checkpoint, used, planned.work.run)
         began = time.perf_counter()
         yield RoundDone(record, checkpoint)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from repper.engines.work import Work
 from repper.errors import RepperError
 from repper.federate import Limits, Served, begin
 from repper.hardware import resolve_device, resolve_precision
+from repper.methods.common import common_stages
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import Stage, cohort_size, rounds_of, stage_at
@@ -132,6 +135,13 @@ class Plan:
     clientele: Clientele
     begins: str = ""
     """What of published weights its encoder begins with, and what was left over."""
+    elsewhere: Path | None = None
+    """The folder of the training, if it is not that of the run: other runs share it."""
+
+    @property
+    def training(self) -> Path:
+        """The folder of rounds, checkpoint, private parameters and privacy ledger."""
+        return self.elsewhere or self.folder
 
     @property
     def dealt(self) -> Dealt:
@@ -158,7 +168,7 @@ class Plan:
     @property
     def ledger(self) -> Ledger | None:
         """What the rounds have spent, if clients are hidden."""
-        return Ledger(self.folder / run_folder.LEDGER, self.privacy) if self.privacy else None
+        return Ledger(self.training / run_folder.LEDGER, self.privacy) if self.privacy else None
 
     def rule_of(self, index: int) -> Rule:
         """What the server makes of the updates of a stage."""
@@ -212,13 +222,29 @@ class Plan:
 
     def tied(self) -> Plan:
         """The same, whose files are tied to the run as it was begun in its folder."""
-        name = run_folder.name_of(self.folder) or run_folder.name_of_run(self.digests)
+        name = run_folder.name_of(self.training) or run_folder.name_of_run(self.digests)
         return replace(self, work=replace(self.work, run=name))
 
-    def in_folder(self) -> Plan:
-        """The same, with what never leaves a client in the run's folder."""
-        private = self.folder / run_folder.PRIVATE if self.keeps_own else None
-        return replace(self, work=replace(self.work, private=private))
+    def in_folder(self, training: Path | None = None) -> Plan:
+        """The same, with its training, and what never leaves a client, in this folder.
+
+        Without one, in the run's own.
+        """
+        elsewhere = None if training == self.folder else training
+        private = (elsewhere or self.folder) / run_folder.PRIVATE if self.keeps_own else None
+        return replace(self, work=replace(self.work, private=private), elsewhere=elsewhere)
+
+    @property
+    def name_of_training(self) -> str:
+        """A name for the folder of the training: the same settings, partition and images have the
+        same one, whatever heads are fitted on it. A common head is trained with it.
+        """
+        stages = [repr(self.work.stages[n]) for n in common_stages(self.work.stages)]
+        address = {**self.digests, "rounds": self.config.rounds, "common": stages}
+        text = json.dumps(address, sort_keys=True)
+        short = hashlib.sha256(text.encode()).hexdigest()[:12]
+        method = str(self.config.shown("method")).rpartition(":")[2]
+        return f"{method}-seed{self.config.seed}-{short}"
 
     def enter(self, index: int, before: Served | None = None) -> Served:
         """What the server has when a stage begins, after what it had when the last one ended."""
@@ -281,7 +307,8 @@ def _plan(config: Config, data: Dataset | None, partition: Partition | None) -> 
     begins = ""
     if config.init and is_published(Path(config.init)):
         begins = str(Published.read(Path(config.init)).fitting(spec))
-    return Plan(config, folder, work, networks, rule, dealt, begins).in_folder()
+    planned = Plan(config, folder, work, networks, rule, dealt, begins)
+    return planned.in_folder(run_folder.training_of(folder))
 
 
 def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:

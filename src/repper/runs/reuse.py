@@ -34,26 +34,29 @@ from repper.runs.run_folder import (
     prepare,
     read_environment,
     read_run_config,
+    training_of,
 )
-from repper.sealed import check_ties
+from repper.sealed import check_ties, read_notes
 
 
-def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> None:
-    """Make `target` a run that has trained what the finished one in `source` has.
+def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
+    """Make `target` the folder of a training that has come as far as the finished run `source`.
 
-    Its clients will do `personalize` last: resume it to have them do so. What was in `target`
-    stays until all is there. `elsewhere` is noted: the training was made by another command.
+    What was in `target` stays until all is there. `elsewhere` is noted: the training was made by
+    another command.
     """
     try:
         check_trained(source)
     except RepperError as error:
         raise RepperError(f"{error}; remove {source} to have it trained again") from error
-    config = replace(_untested(read_run_config(source)), personalize=personalize, out=str(target))
+    config = replace(_untested(read_run_config(source)), out=str(target))
+    trained = training_of(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(made, ignore_errors=True)
     prepare(made, overwrite=False)
-    if (source / PRIVATE).is_dir():
-        PrivateStore(source / PRIVATE).link_to(made / PRIVATE)
+    if (trained / PRIVATE).is_dir():
+        PrivateStore(trained / PRIVATE).link_to(made / PRIVATE)
     checkpoint, rounds = _trained_to(source, Run(source).stages_and_holds[0])
     for name, path in ((CHECKPOINT, checkpoint), (PARTITION, source / PARTITION)):
         if path.is_file():
@@ -63,9 +66,9 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
         records = [{k: v for k, v in record.items() if k != "accuracy"} for record in records]
     if records:
         write_rounds(made, records, name_of(source))
-    if (source / LEDGER).is_file():
-        copy_ledger(source / LEDGER, made / LEDGER, rounds)
-    before = read_environment(source)
+    if (trained / LEDGER).is_file():
+        copy_ledger(trained / LEDGER, made / LEDGER, rounds)
+    before = read_environment(trained)
     training = before.get("training", before)
     reused = elsewhere or before.get("reused", False)
     content = before | {"training": training, "reused": reused}
@@ -74,6 +77,14 @@ def branch(source: Path, target: Path, personalize: str, *, elsewhere: bool) -> 
     if target.exists():
         shutil.rmtree(target)
     made.replace(target)
+
+
+def is_trained(training: Path, rounds: int) -> bool:
+    """Whether a training has come to its end."""
+    if not (training / CONFIG).is_file():
+        return False
+    path = training / CHECKPOINT
+    return not rounds or (path.is_file() and read_notes(path).get("round") == str(rounds))
 
 
 def check_trained(folder: Path) -> None:
@@ -95,7 +106,8 @@ def _trained_to(folder: Path, stages: Sequence[Stage]) -> tuple[Path, int]:
     """
     before = stages[:-1] if isinstance(stages[-1].method, CommonHead) else stages
     kept = len(before) < len(stages) and stages[-1].rounds
-    path = stage_checkpoint(folder, len(before)) if kept else folder / CHECKPOINT
+    trained = training_of(folder)
+    path = stage_checkpoint(trained, len(before)) if kept else trained / CHECKPOINT
     return path, rounds_of(before)
 
 

@@ -22,7 +22,7 @@ from repper.names import is_weight, named_parts, part_of
 from repper.params import Params, clone, read_params, save_params, select
 from repper.private import PrivateStore
 from repper.runs.result import read_result
-from repper.runs.run_folder import CHECKPOINT, PRIVATE, RESULT, ROUNDS, name_of
+from repper.runs.run_folder import CHECKPOINT, PRIVATE, RESULT, ROUNDS, name_of, training_of
 from repper.seal import BLANK, BLANK_SEAL, SEAL
 from repper.sealed import check_ties
 
@@ -130,8 +130,9 @@ def _served(params: Params) -> Served:
 
 def read_served(folder: Path) -> tuple[int, Served]:
     """The last round, and what the server has after it."""
-    params, notes = read_params(folder / CHECKPOINT)
-    check_ties(folder / CHECKPOINT, notes, run=name_of(folder))
+    path = training_of(folder) / CHECKPOINT
+    params, notes = read_params(path)
+    check_ties(path, notes, run=name_of(folder))
     return int(notes["round"]), _served(params)
 
 
@@ -142,7 +143,7 @@ def read_trained(folder: Path) -> Params:
 
 def read_chosen(folder: Path, number: int) -> Params:
     """The parameters of the round that was chosen on validation data."""
-    path = _chosen(folder, number)
+    path = _chosen(training_of(folder), number)
     if not path.is_file():
         raise RepperError(
             f"{path}, the round that was chosen, is gone; restore it, or begin again with "
@@ -178,7 +179,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
     Every line has a seal, which covers the seal of the line before; the first one's, the run.
     """
-    path, result = folder / ROUNDS, read_result(folder)
+    path, result = training_of(folder) / ROUNDS, read_result(folder)
     content = path.read_bytes() if path.is_file() else b""
     lines = content.splitlines(keepends=True)
     records, before = [], name_of(folder).encode()
@@ -205,10 +206,10 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 def log_digest(folder: Path) -> str:
     """The last seal of the log, which covers all of it; without rounds, the run's name."""
-    run = name_of(folder)
-    if not (folder / ROUNDS).is_file():
+    run, path = name_of(folder), training_of(folder) / ROUNDS
+    if not path.is_file():
         return run
-    with (folder / ROUNDS).open("rb") as file:
+    with path.open("rb") as file:
         return _last_seal(file, run).decode()
 
 
@@ -243,7 +244,7 @@ def check_private(
     folder: Path, stages: Sequence[Stage], holds: Sequence[Holds], number: int
 ) -> None:
     """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
-    store = PrivateStore(folder / PRIVATE, name_of(folder))
+    store = PrivateStore(training_of(folder) / PRIVATE, name_of(folder))
     trained = {
         c: record["round"]
         for record in read_rounds(folder)[:number]

@@ -33,6 +33,7 @@ from repper.runs.run_folder import (
     read_environment,
     read_manifest,
     read_run_config,
+    training_of,
 )
 from repper.sealed import read_notes
 
@@ -140,7 +141,7 @@ class Run:
     @property
     def private(self) -> PrivateStore:
         """What clients have for themselves, if they have anything."""
-        return PrivateStore(self.folder / PRIVATE, name_of(self.folder))
+        return PrivateStore(training_of(self.folder) / PRIVATE, name_of(self.folder))
 
     def check_written(self, name: str, digest: str | None) -> None:
         """Refuse a file that is not the one this run has written."""

@@ -1,9 +1,13 @@
-"""The files of a run folder, written so that a crash at any moment loses no finished round."""
+"""The files of a run folder, written so that a crash at any moment loses no finished round.
+
+PyTorch is imported inside functions only, so that `repper runs` is quick.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +18,8 @@ from typing import Any
 from repper.config import Config
 from repper.config_file import read_config, write_config
 from repper.documents import check_kinds, read_json, write_json
-from repper.encoders.encoder import read_encoder
-from repper.encoders.published import is_published
 from repper.errors import RepperError
 from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
-from repper.params import digest
-from repper.runs.environment import environment
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
@@ -41,7 +41,9 @@ MLFLOW_RUN = "mlflow.json"
 LEDGER = "privacy.json"
 NOISE_KEY = "noise.key"
 LOCK = ".lock"
-BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
+TRAINING = "training.json"
+TRAININGS = "trainings"
+BEFORE_CONFIG = {PARTITION, ENVIRONMENT, TRAINING, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
 ENVIRONMENT_KINDS = {
     "packages": dict[str, str], "digests": dict[str, str], "training": dict[str, Any],
     "reused": bool, "init": str,
@@ -67,6 +69,29 @@ def locked(folder: Path) -> Iterator[None]:
         raise RepperError(
             f"another process is running in {folder}: wait for it, or use another --out"
         ) from error
+
+
+def training_of(folder: Path) -> Path:
+    """The folder of the training that a run has its encoder from: its own, unless it points.
+
+    Rounds, checkpoint, private parameters and privacy ledger are there. A run that trains for
+    itself alone has them beside its heads.
+    """
+    path = folder / TRAINING
+    if not path.is_file():
+        return folder
+    remedy = f"restore it, or remove {folder} and give its command again"
+    found = read_json(path, remedy)
+    check_kinds(path, found, {"folder": str}, remedy)
+    training = Path(os.path.normpath(folder / found.get("folder", "")))
+    if training == folder or not (training / CONFIG).is_file():
+        raise RepperError(f"{folder} needs the training in {training}, which is gone: {remedy}")
+    return training
+
+
+def point_to(training: Path, folder: Path) -> None:
+    """Note in a run's folder that its training is in another one."""
+    write_json(folder / TRAINING, {"folder": os.path.relpath(training, folder)})
 
 
 def read_run_config(folder: Path) -> Config:
@@ -112,8 +137,11 @@ def holds_more(folder: Path) -> bool:
     return any(p.name != LOCK and not p.name.endswith(".tmp") for p in folder.iterdir())
 
 
-def prepare(folder: Path, *, overwrite: bool) -> None:
-    """Make the folders of a run; with `overwrite`, without what an earlier run left there."""
+def prepare(folder: Path, training: Path | None = None, *, overwrite: bool) -> None:
+    """Make the folders of a run; with `overwrite`, without what an earlier run left there.
+
+    `training` is the folder of its training, unless that is its own.
+    """
     try:
         if overwrite and (folder / CONFIG).is_file():
             # The result first and the configuration last: a crash on the way leaves an unfinished
@@ -124,7 +152,7 @@ def prepare(folder: Path, *, overwrite: bool) -> None:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-        (folder / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
+        ((training or folder) / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
         (folder / HEADS).mkdir(exist_ok=True)
     except OSError as error:
         raise RepperError(f"cannot write to {folder}: {error.strerror or error}") from error
@@ -136,12 +164,20 @@ def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
     check_same(folder, "run", compared(old), compared(new))
 
 
-def write_start(folder: Path, config: Config, digests: Mapping[str, str]) -> None:
+def write_start(
+    folder: Path, config: Config, digests: Mapping[str, str], training: Path | None = None
+) -> None:
     """Write what is known before the first round. The configuration goes last: it marks a run.
 
-    `digests` are those of what the run begins with; of one that has begun before they stay.
+    `digests` are those of what the run begins with; of one that has begun before they stay, and
+    of a run whose `training` is in another folder they are those there.
     """
+    from repper.runs.environment import environment
+
     before = read_environment(folder) if (folder / CONFIG).is_file() else {}
+    if training is not None:
+        before = read_environment(training)
+        before = {"training": before} | before
     kept = {key: before[key] for key in ("training", "reused", "digests") if key in before}
     now = environment(config.device) | {"digests": dict(digests)} | kept
     if config.init:
@@ -219,6 +255,10 @@ def check_init(folder: Path, config: Config) -> None:
 
 
 def _init_digest(config: Config) -> str:
+    from repper.encoders.encoder import read_encoder
+    from repper.encoders.published import is_published
+    from repper.params import digest
+
     path = Path(str(config.init))
     if not is_published(path):
         return digest(read_encoder(path)[1])
