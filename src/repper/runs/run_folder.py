@@ -7,19 +7,19 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
-from repper.documents import check_kinds, read_json, write_json
+from repper.documents import build, check_kinds, read_json, write_json
 from repper.encoders.encoder import read_encoder
 from repper.encoders.published import is_published
 from repper.errors import RepperError
 from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
 from repper.params import digest
-from repper.runs.environment import environment
+from repper.runs.environment import SAME_DIGITS, environment
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
@@ -40,13 +40,32 @@ LEDGER = "privacy.json"
 NOISE_KEY = "noise.key"
 LOCK = ".lock"
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
-ENVIRONMENT_KINDS = {
-    "packages": dict[str, str], "digests": dict[str, str], "training": dict[str, Any],
-    "reused": bool, "init": str,
-}  # fmt: skip
 ENVIRONMENT_REMEDY = "restore it, or begin again with --overwrite"
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
 OWN |= {LEDGER, NOISE_KEY}
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is read of where a run was made."""
+
+    python: str
+    packages: dict[str, str]
+    system: str
+    processor: str
+    cores: int
+    device: str
+    commit: str | None
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class _Environment(_Made):
+    digests: dict[str, str] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    training: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False
+    init: str = ""
 
 
 @contextmanager
@@ -137,11 +156,16 @@ def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
 def write_start(folder: Path, config: Config, digests: Mapping[str, str]) -> None:
     """Write what is known before the first round. The configuration goes last: it marks a run.
 
-    `digests` are those of what the run begins with; of one that has begun before they stay.
+    `digests` are those of what the run begins with; of one that has begun before they stay. So
+    does where it was made, if it is finished; where earlier parts of it were made is noted.
     """
     before = read_environment(folder) if (folder / CONFIG).is_file() else {}
-    kept = {key: before[key] for key in ("training", "reused", "digests") if key in before}
-    now = environment(config.device) | {"digests": dict(digests)} | kept
+    now = {"digests": dict(digests)} | before
+    if not (before and (folder / RESULT).is_file()):
+        now |= environment(config.device)
+        part = {key: before.get(key) for key in SAME_DIGITS}
+        if before and part != {key: now[key] for key in SAME_DIGITS}:
+            now["earlier"] = [*before.get("earlier", []), part]
     if config.init:
         now["init"] = _init_digest(config)
     write_json(folder / ENVIRONMENT, now)
@@ -156,7 +180,9 @@ def read_environment(folder: Path) -> dict[str, Any]:
             raise RepperError(f"{path} is gone: {ENVIRONMENT_REMEDY}")
         return {}  # a site's folder has none
     found: dict[str, Any] = read_json(path, ENVIRONMENT_REMEDY)
-    check_kinds(path, found, ENVIRONMENT_KINDS, ENVIRONMENT_REMEDY)
+    build(_Environment, found, path, ENVIRONMENT_REMEDY)
+    if "training" in found:
+        build(_Made, found["training"], path, ENVIRONMENT_REMEDY, "training")
     return found
 
 
