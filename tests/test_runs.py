@@ -295,13 +295,19 @@ def test_a_crash_after_any_file_was_written_loses_nothing(tmp_path, monkeypatch)
     assert last > 15  # so many files are written
 
 
+LINE = {
+    "cohort": [0], "examples": 1, "images": 1, "bytes_up": 1, "bytes_down": 1, "loss": 1.0,
+    "knn": None, "seconds": 0.1,
+}  # fmt: skip
+
+
 def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_path):
     """Killed when round 3 was the best so far, but not counted yet; then resumed with 2 rounds."""
     run_folder.prepare(tmp_path, overwrite=False)
     each = [{"w": torch.full((2,), float(number))} for number in range(4)]
     for number, chosen in ((1, 1), (2, 1)):
         checkpoint = Checkpoint(number, Served(each[number]), chosen, 61.5)
-        write_round(tmp_path, {"round": number}, checkpoint, each[number])
+        write_round(tmp_path, {"round": number, **LINE}, checkpoint, each[number])
     save_params(tmp_path / "checkpoint" / "chosen-3.safetensors", each[3], {})
     found = read_checkpoint(tmp_path, lambda number: each[0])
     assert (found.number, found.chosen, found.chosen_accuracy) == (2, 1, 61.5)
@@ -311,7 +317,7 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
         RepperError, match="chosen-2.safetensors, .*, is gone; restore it, or begin"
     ):
         read_chosen(tmp_path, 2)
-    write_round(tmp_path, {"round": 3}, Checkpoint(3, Served(each[3]), 3, 70.0), each[3])
+    write_round(tmp_path, {"round": 3, **LINE}, Checkpoint(3, Served(each[3]), 3, 70.0), each[3])
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == {
         "last.safetensors", "chosen-3.safetensors",
     }  # fmt: skip

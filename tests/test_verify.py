@@ -266,6 +266,36 @@ def test_an_unfinished_run_is_verified_as_far_as_it_is(run):
     assert [told[kind] for kind in ("encoder", "heads", "result", "scores")] == [SKIPPED] * 4
 
 
+def test_a_line_of_the_log_without_all_figures_is_refused(run):
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seal"], line["bytes_up"]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "result.json").unlink()
+    with pytest.raises(RepperError, match=r"rounds\.jsonl is damaged in line 1"):
+        api.run(DATA, out=run, resume=True, **SETTINGS)
+
+
+def test_code_that_made_a_part_of_a_run_is_not_forgotten_when_it_is_resumed(run, monkeypatch):
+    made = read_json(run / "environment.json")["code"]
+
+    def found(rounds):
+        api.run(DATA, out=run, resume=True, **{**SETTINGS, "rounds": rounds})
+        environment = read_json(run / "environment.json")
+        parts = [part["code"] for part in environment.get("earlier", [])]
+        [code] = [one for one in api.verify(run, DATA) if one.kind == "code"]
+        return environment["code"], parts, code.said
+
+    monkeypatch.setattr("repper.runs.environment.code_digest", lambda: "0" * 64)
+    monkeypatch.setattr("repper.checks.run.code_digest", lambda: "0" * 64)
+    code, parts, said = found(SETTINGS["rounds"])
+    assert (code, parts) == (made, [])  # nothing was left to do
+    assert "made by other code than this (" in said
+    code, parts, said = found(SETTINGS["rounds"] + 1)
+    assert (code, parts) == ("0" * 64, [made])
+    assert said == "a part of it was made by other code than this, before it was resumed"
+
+
 def test_a_finished_run_lacks_no_line_of_its_log(run):
     content = (run / "rounds.jsonl").read_bytes()
     (run / "rounds.jsonl").write_bytes(content[: content.index(b"\n") + 1])
@@ -382,7 +412,9 @@ def test_what_is_no_file_or_too_large_is_not_waited_for(tmp_path):
         ("result.json", {"rounds": "two"}), ("result.json", {"accuracy": {"mean": "high"}}),
         ("result.json", {"accuracy": []}), ("result.json", {"classes": 7}),
         ("result.json", {"digests": []}), ("result.json", {"groups": {"took_part": None}}),
-        ("environment.json", {"packages": []}), ("environment.json", {"digests": {"data": 1}}),
+        ("result.json", {"seconds": {}}), ("result.json", {"attack": None}),
+        ("result.json", {"cost": {"images": 1}}),
+        ("environment.json", {"training": {}}), ("environment.json", {"packages": []}), ("environment.json", {"digests": {"data": 1}}),
         ("partition.json", {"settings": []}), ("partition.json", {"hash": None}),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ from repper.runs import run_folder
 from repper.runs.build import load_data
 from repper.runs.compare import SETTINGS as COMPARISON
 from repper.runs.comparison import TABLE, Comparison
-from repper.runs.environment import code_digest, environment
+from repper.runs.environment import SAME_DIGITS, code_digest, environment
 from repper.runs.result import digest_of_all, read_common, read_curves, read_result
 from repper.runs.rounds import check_private, read_chosen, read_rounds, read_served
 from repper.runs.row import Row
@@ -39,8 +39,6 @@ from repper.runs.run import Run
 from repper.sealed import check_ties
 from repper.shift import shifted
 
-SAME_MACHINE = ("processor", "instructions", "packages", "code")
-"""What the last digits of features may depend on."""
 MOST_OTHER = 0.01
 """The share of predictions that may differ on another machine, whose features have other digits."""
 
@@ -140,7 +138,8 @@ class _Run:
 
     @property
     def same_code(self) -> bool:
-        return bool(self.environment.get("code") == code_digest())
+        parts = (self.environment, *self.environment.get("earlier", ()))
+        return all(part.get("code") == code_digest() for part in parts)
 
     def _settings(self) -> str:
         known = self.environment.get("digests", {}).get("settings")
@@ -160,6 +159,8 @@ class _Run:
         if (code := self.environment.get("code")) is None:
             raise NotChecked("of an older version of repper")
         made = self.environment.get("packages", {}).get("repper")
+        if not self.same_code and code == code_digest():
+            raise NotChecked("a part of it was made by other code than this, before it was resumed")
         if not self.same_code:
             raise NotChecked(
                 f"made by other code than this (repper {made}, commit "
@@ -281,7 +282,7 @@ class _Run:
                 )
             other += int(np.abs(said.correct - one.correct).sum())
         now = environment(self.config.device)
-        same = all(self.environment.get(key) == now[key] for key in SAME_MACHINE)
+        same = all(self.environment.get(key) == now[key] for key in SAME_DIGITS)
         if other > (0 if same else MOST_OTHER * images):
             raise RepperError(
                 f"{self.folder / run_folder.SCORES} does not follow from the heads: at least "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 
 
 class Loading:
@@ -17,11 +16,13 @@ class Loading:
 
     def __enter__(self) -> None:
         self._before = signal.getsignal(signal.SIGINT)
-        # Only the main thread of a process hears signals; whoever ignores them is left alone.
-        here = threading.current_thread() is threading.main_thread()
-        self._watched = here and self._before is signal.default_int_handler
+        # Whoever ignores the signal, or has an answer to it, is left alone.
+        self._watched = self._before is signal.default_int_handler
         if self._watched:
-            signal.signal(signal.SIGINT, _leave)
+            try:
+                signal.signal(signal.SIGINT, _leave)
+            except ValueError:  # only the main thread of a process hears signals
+                self._watched = False
 
     def __exit__(self, *_: object) -> None:
         if self._watched:

@@ -318,4 +318,4 @@ def _digests(subject: Subject) -> Iterator[Html]:
     for row, runs in subject.rows.items():
         result = runs[0].result
         yield tag("div", f"{row.name}: encoder {result['encoder_digest'][:16]}, ",
-                  f"heads {result['heads_digest'][:16]}")  # fmt: skip
+                  f"heads {(result['heads_digest'] or 'not known')[:16]}")  # fmt: skip

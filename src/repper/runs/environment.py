@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from repper.hardware import instruction_sets
+
+SAME_DIGITS = ("processor", "instructions", "variables", "packages", "code")
+"""What the last digits of a result may depend on."""
+_CHOOSES = re.compile("(ATEN|DNNL|MKL|ONEDNN)_").match
+"""Names of variables by which PyTorch and its libraries choose instructions and precision."""
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -23,6 +29,7 @@ def environment(device: str) -> dict[str, Any]:
         "system": platform.platform(),
         "processor": _processor(),
         "instructions": " ".join(instruction_sets()),
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if _CHOOSES(name)},
         "cores": os.cpu_count(),
         "device": device,
         "commit": _commit(),

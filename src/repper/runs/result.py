@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyarrow import parquet
 from torch import Tensor, nn
 
 from repper.config import Config
-from repper.documents import check_kinds, read_json, write_json
+from repper.documents import build, read_json, write_json
 from repper.encoders.encoder import save_encoder
 from repper.engines.engine import Personal
 from repper.engines.work import Work
@@ -26,15 +27,81 @@ from repper.sealed import check_ties, read_notes
 
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")
-RESULT_KINDS = {
-    "run": str, "method": str, "personalize": str, "rounds": int, "chosen_round": int,
-    "accuracy": dict[str, float | None], "encoder_digest": str, "heads_digest": str | None,
-    "encoder_origin": str, "clients": int, "classes": list[str], "cost": dict[str, int],
-    "seconds": dict[str, float], "groups": dict[str, dict[str, Any]], "digests": dict[str, str],
-    "sites": dict[str, float | None],
-}  # fmt: skip
 REMEDY = "delete it and resume the run"
-RESULT_KEYS = {"rounds", "accuracy", "groups", "clients", "classes"}
+
+
+@dataclass(frozen=True)
+class _Accuracy:
+    """What `summarize` gives."""
+
+    mean: float | None
+    std: float | None
+    worst: float | None
+    worst_tenth: float | None
+    weighted: float | None
+    balanced: float | None
+    head_classes: float | None
+    tail_classes: float | None
+
+
+@dataclass(frozen=True)
+class _Group:
+    clients: int
+    accuracy: _Accuracy | None
+
+
+@dataclass(frozen=True)
+class _Groups:
+    took_part: _Group
+    never_took_part: _Group
+
+
+@dataclass(frozen=True)
+class _Cost:
+    images: int
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    crl: float
+    pcl: float
+
+
+@dataclass(frozen=True)
+class _Attack:
+    """What `attack_facts` gives; the last three are of a backdoor."""
+
+    name: str
+    clients: list[int]
+    honest: int
+    target: str = ""
+    success: float | None = None
+    without_mark: float | None = None
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What is read of a result; it may have other keys."""
+
+    run: str
+    method: str
+    personalize: str
+    rounds: int
+    chosen_round: int
+    accuracy: _Accuracy
+    encoder_digest: str
+    heads_digest: str | None
+    encoder_origin: str
+    clients: int
+    classes: list[str]
+    seconds: _Seconds
+    cost: _Cost
+    groups: _Groups
+    digests: dict[str, str] = field(default_factory=dict)
+    sites: dict[str, float | None] = field(default_factory=dict)
+    attack: _Attack = _Attack("", [], 0)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -42,9 +109,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not (folder / RESULT).is_file():
         return None
     result = read_json(folder / RESULT, REMEDY)
-    check_kinds(folder / RESULT, result, RESULT_KINDS, REMEDY)
-    if not result.keys() >= RESULT_KEYS:
-        raise RepperError(f"{folder / RESULT} is damaged: {REMEDY}")
+    build(_Result, result, folder / RESULT, REMEDY)
     return dict(result)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from repper.documents import IN_JSON, check_kinds, from_json
+from repper.documents import IN_JSON, build, from_json
 from repper.errors import RepperError
 from repper.federate import Served
 from repper.files import write_atomically
@@ -30,6 +30,27 @@ CHOSEN = "chosen-{}.safetensors"
 STAGE = "before-stage-{}.safetensors"
 RULE, GIVEN = "rule", "given"
 """What names begin with in a checkpoint: the state of the server's rule, and earlier stages."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a line of the log holds."""
+
+    round: int
+    cohort: list[int]
+    examples: int
+    images: int
+    bytes_up: int
+    bytes_down: int
+    loss: float | None
+    knn: float | None
+    seconds: float
+    epsilon: float | None = None
+    stage: int = 0
+    declined: list[int] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    validation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +208,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
         try:
             sealed = IN_JSON.is_sealed(line, before)
             record = from_json(line, is_sealed=sealed)
-            check_kinds(path, record, RECORD)
+            build(_Record, record, path)
             if record["round"] != number:
                 raise ValueError("it is of another round")
             before = IN_JSON.seal_in(line) if sealed else b""
@@ -213,13 +234,6 @@ def log_digest(folder: Path) -> str:
         return _last_seal(file, run).decode()
 
 
-RECORD = {
-    "round": int, "cohort": list[int], "examples": int, "images": int, "bytes_up": int,
-    "bytes_down": int, "loss": float | None, "epsilon": float | None, "knn": float | None,
-    "seconds": float, "stage": int, "declined": list[int], "absent": dict[str, str],
-    "accuracy": dict[str, float | None], "validation": float,
-}  # fmt: skip
-"""What a line of the log may hold."""
 TAIL = len(f'{BLANK.decode()}"}}\n')
 """How much of a sealed line begins with its seal."""
 

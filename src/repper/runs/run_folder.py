@@ -11,13 +11,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from repper.config import Config
 from repper.config_file import read_config, write_config
-from repper.documents import check_kinds, read_json, write_json
+from repper.documents import build, check_kinds, read_json, write_json
 from repper.errors import RepperError
 from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
 
@@ -44,13 +44,32 @@ LOCK = ".lock"
 TRAINING = "training.json"
 TRAININGS = "trainings"
 BEFORE_CONFIG = {PARTITION, ENVIRONMENT, TRAINING, "checkpoint", HEADS, PRIVATE, SITES, LOCK}
-ENVIRONMENT_KINDS = {
-    "packages": dict[str, str], "digests": dict[str, str], "training": dict[str, Any],
-    "reused": bool, "init": str,
-}  # fmt: skip
 ENVIRONMENT_REMEDY = "restore it, or begin again with --overwrite"
 OWN = BEFORE_CONFIG | {CONFIG, ROUNDS, ENCODER, COMMON, SCORES, CURVES, RESULT, EMBEDDING, BOARD}
 OWN |= {LEDGER, NOISE_KEY, MLFLOW_RUN}
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is read of where a run was made."""
+
+    python: str
+    packages: dict[str, str]
+    system: str
+    processor: str
+    cores: int
+    device: str
+    commit: str | None
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class _Environment(_Made):
+    digests: dict[str, str] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    training: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False
+    init: str = ""
 
 
 @contextmanager
@@ -170,16 +189,22 @@ def write_start(
     """Write what is known before the first round. The configuration goes last: it marks a run.
 
     `digests` are those of what the run begins with; of one that has begun before they stay, and
-    of a run whose `training` is in another folder they are those there.
+    of a run whose `training` is in another folder they are those there. Where a finished run was
+    made stays, too; where earlier parts of another one were made is noted.
     """
-    from repper.runs.environment import environment
+    from repper.runs.environment import SAME_DIGITS, environment
 
     before = read_environment(folder) if (folder / CONFIG).is_file() else {}
-    if training is not None:
-        before = read_environment(training)
-        before = {"training": before} | before
-    kept = {key: before[key] for key in ("training", "reused", "digests") if key in before}
-    now = environment(config.device) | {"digests": dict(digests)} | kept
+    finished = (folder / RESULT).is_file()
+    if training is not None and not finished:
+        made = read_environment(training)
+        before = {"training": made} | made
+    now = {"digests": dict(digests)} | before
+    if not (before and finished):
+        now |= environment(config.device)
+        part = {key: before.get(key) for key in SAME_DIGITS}
+        if before and part != {key: now[key] for key in SAME_DIGITS}:
+            now["earlier"] = [*before.get("earlier", []), part]
     if config.init:
         now["init"] = _init_digest(config)
     write_json(folder / ENVIRONMENT, now)
@@ -194,7 +219,9 @@ def read_environment(folder: Path) -> dict[str, Any]:
             raise RepperError(f"{path} is gone: {ENVIRONMENT_REMEDY}")
         return {}  # a site's folder has none
     found: dict[str, Any] = read_json(path, ENVIRONMENT_REMEDY)
-    check_kinds(path, found, ENVIRONMENT_KINDS, ENVIRONMENT_REMEDY)
+    build(_Environment, found, path, ENVIRONMENT_REMEDY)
+    if "training" in found:
+        build(_Made, found["training"], path, ENVIRONMENT_REMEDY, "training")
     return found
 
 
