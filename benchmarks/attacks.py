@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import repper
-from repper.evaluate import mean_of
+from repper.basics.table import Number, Table
+from repper.heads.scores import mean_of
 from repper.runs.run import Run
-from repper.table import Number, Table
 
 RULES = ("mean", "median", "trimmed", "krum", "multikrum", "geometric", "clip")
 ATTACKS = ("none", "sign-flip", "label-flip", "noise", "scale", "backdoor")

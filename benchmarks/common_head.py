@@ -18,12 +18,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from repper import open_run
-from repper.datasets.dataset import set_apart
+from repper.basics.seeds import Purpose, stream
+from repper.data.dataset import set_apart
+from repper.data.partition import read_partition
 from repper.encoders.encoder import features_of, read_encoder
 from repper.heads.prior import log_prior
-from repper.partition import read_partition
 from repper.runs.build import load_data
-from repper.seeds import Purpose, stream
 
 ROUNDS, DECAY, SMOOTHING = 15, 0.003, 0.5
 WAYS = (

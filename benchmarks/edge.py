@@ -36,7 +36,7 @@ import repper
 from repper.edge.model_folder import ENCODER
 from repper.encoders.encoder import extract
 from repper.export.graph import network_of
-from repper.export.subject import Subject, evidence_of, natural, subject_of
+from repper.export.source import Subject, evidence_of, natural, subject_of
 from repper.export.write import Targets, export
 from repper.heads import DEVICE_HEADS, HEADS
 from repper.runs.environment import environment

@@ -31,9 +31,9 @@ import numpy as np
 import tomli_w
 from PIL import Image
 
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
 from repper.flower import warm
-from repper.flower.deployment import LINK, Server, node_command, node_environment
+from repper.flower.homes import LINK, Server, node_command, node_environment
 from repper.flower.keys import make_site_key
 from repper.flower.pace import LOOK_FOR_WORK
 from repper.flower.programs import program

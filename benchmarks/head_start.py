@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import repper
+from repper.basics.params import read_params
+from repper.data.partition import read_partition
 from repper.encoders.encoder import features_of, read_encoder
+from repper.heads.batched import LinearLayer
 from repper.heads.descent import LinearHead
-from repper.heads.together import LinearLayer
-from repper.params import read_params
-from repper.partition import read_partition
 from repper.runs.build import load_data
 from repper.runs.run_folder import CHECKPOINT, PARTITION, training_of
 

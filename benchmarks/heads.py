@@ -17,9 +17,9 @@ import numpy as np
 from sklearn.model_selection import KFold, cross_val_score
 
 import repper
+from repper.data.partition import read_partition
 from repper.encoders.encoder import features_of, read_encoder
 from repper.heads import HEADS
-from repper.partition import read_partition
 from repper.runs.build import load_data
 from repper.runs.run_folder import PARTITION
 

@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import repper
-from repper.datasets.dataset import Dataset, Split
+from repper.basics.files import write_atomically
+from repper.basics.names import is_weight
+from repper.basics.params import Params, select
+from repper.data.dataset import Dataset, Split
+from repper.data.partition import Rows
 from repper.engines.engine import one_thread
-from repper.federate import federate
-from repper.files import write_atomically
 from repper.methods import Training
-from repper.names import is_weight
-from repper.params import Params, select
-from repper.partition import Rows
-from repper.transforms import Transform
+from repper.server.rounds import federate
+from repper.updates.transforms import Transform
 
 Pixels = list[list[int]]
 """A channel of an image."""

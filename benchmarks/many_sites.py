@@ -20,10 +20,10 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from repper.config import Config
 from repper.engines.engine import Update
 from repper.flower import wire
 from repper.flower.server import Federation, run_federation
+from repper.settings.config import Config
 
 ROUNDS = 6
 

@@ -20,12 +20,12 @@ from sklearn.datasets import load_digits
 
 from repper import open_run
 from repper.cli import main as cli
-from repper.datasets.images import fitted
+from repper.data.images import fitted
+from repper.data.partition import read_partition
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import softmax
 from repper.encoders.encoder import features_of, read_encoder
 from repper.heads import DEVICE_HEADS, HEADS
-from repper.partition import read_partition
 from repper.personal.fit import cooled, fit_unknown, held_out, make_head
 from repper.runs.build import load_data
 

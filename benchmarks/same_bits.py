@@ -48,7 +48,10 @@ TINY: Settings = {
 """Three clients in a cohort, and two to four batches in an epoch of a client."""
 PAIRS = """
 from repper.methods import METHODS
-from repper.personalize import NEED_A_HEAD, personalizer_names
+try:
+    from repper.heads.personalize import NEED_A_HEAD, personalizer_names
+except ImportError:  # an older commit
+    from repper.personalize import NEED_A_HEAD, personalizer_names
 for method in METHODS:
     for name in personalizer_names():
         if name not in NEED_A_HEAD or METHODS[method].personalize in NEED_A_HEAD:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot
 
-from repper.palette import looks
-from repper.plots import STYLE, save
+from repper.figures.palette import looks
+from repper.figures.plots import STYLE, save
 
 LINES = ("-", "--", ":", "-.")
 """Of the first row of a method, the second and so on."""

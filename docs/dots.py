@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from repper.plots import STYLE, save
+from repper.figures.plots import STYLE, save
 
 OURS, OTHERS = "#c2410c", "#475569"
 picture, table = sys.argv[1:]

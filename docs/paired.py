@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from repper import open_run
-from repper.runs.comparison import interval
+from repper.runs.comparison_table import interval
 
 
 def accuracies(row: str, measure: str) -> list[list[float]]:

@@ -8,13 +8,13 @@ from fractions import Fraction
 import repper
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.serial import SerialEngine
-from repper.engines.work import Work
-from repper.federate import begin_anew, federate
+from repper.engines.task import Work
 from repper.heads import HEADS
+from repper.heads.personalize import FitHead, Personalizers
 from repper.methods import Stage, Training
 from repper.methods.fedavg import FedProx
-from repper.personalize import FitHead, Personalizers
-from repper.rules import RULES
+from repper.server import RULES
+from repper.server.rounds import begin_anew, federate
 
 
 def main(rounds: int = 5) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from repper import Dataset, Split
-from repper.datasets import Request
+from repper.data import Request
 from repper.encoders.encoder import Encoder
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from repper.basics.options import setting
 from repper.heads.head import Fitted, Head
-from repper.options import setting
 
 
 @dataclass(eq=False, repr=False)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from repper import losses
-from repper.methods import Method, Phase, Seen, everything
-from repper.options import setting
+from repper.basics.options import setting
+from repper.methods import Method, Phase, Seen, everything, losses
 
 
 @dataclass(frozen=True)

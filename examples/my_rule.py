@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import torch
 
-from repper.options import setting
-from repper.params import Params
-from repper.rules import Rule, Sent
+from repper.basics.options import setting
+from repper.basics.params import Params
+from repper.server import Rule, Sent
 
 
 @dataclass(frozen=True)

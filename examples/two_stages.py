@@ -11,11 +11,10 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from repper import losses
-from repper.methods import Method, Phase, Seen, Stage
+from repper.basics.names import is_head
+from repper.basics.options import setting
+from repper.methods import Method, Phase, Seen, Stage, losses
 from repper.methods.repper import RepPer
-from repper.names import is_head
-from repper.options import setting
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["repper", "foreign"]):
         from foreign import PARSERS, SEALED, resealed
-        from repper.errors import RepperError
+        from repper.basics.errors import RepperError
     if len(sys.argv) < 2 or sys.argv[1] not in PARSERS:
         sys.exit(f"usage: fuzz PARSER [libFuzzer's options], with one of {', '.join(PARSERS)}")
     name = sys.argv.pop(1)

@@ -17,7 +17,7 @@ import torch
 
 import repper as api
 from repper.cli import main
-from repper.datasets import Dataset, Split, load
+from repper.data import Dataset, Split, load
 
 torch.set_num_threads(1)  # tests run side by side: threads of each would wait for the others'
 

@@ -27,27 +27,27 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from repper.config import Config
-from repper.config_file import read_config
-from repper.datasets import Dataset, Split
-from repper.datasets.cifar import read_binary
-from repper.datasets.fashion import read_idx
-from repper.datasets.fetch import unpack
-from repper.datasets.hub import HubCopy
-from repper.datasets.images import read_image
-from repper.datasets.request import Request
-from repper.datasets.unpickle import read_arrays
+from repper.basics.errors import RepperError
+from repper.basics.params import read_params, save_params
+from repper.basics.tensor_files import sealed
+from repper.data import Dataset, Split
+from repper.data.cifar import read_binary
+from repper.data.fashion import read_idx
+from repper.data.fetch import unpack
+from repper.data.hub import HubCopy
+from repper.data.images import read_image
+from repper.data.location import Request
+from repper.data.partition import read_partition, split
+from repper.data.unpickle import read_arrays
 from repper.edge.model_folder import read_model
 from repper.edge.onnx_file import MARK, check
 from repper.edge.saved_head import SavedHead, read_head
 from repper.edge.unknown import Unknown, read_unknown
-from repper.errors import RepperError
-from repper.params import read_params, save_params
-from repper.partition import read_partition, split
 from repper.personal.album import Album, read_album
 from repper.runs.result import read_result, read_scores
 from repper.runs.rounds import read_rounds
-from repper.sealed import sealed
+from repper.settings.config import Config
+from repper.settings.config_file import read_config
 
 Parser = Callable[[bytes, Path], object]
 """Reads bytes; it may write them into an empty folder first."""

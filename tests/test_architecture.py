@@ -9,16 +9,13 @@ from urllib.parse import quote
 
 import pytest
 
-from repper.errors import install_hint
+from repper.basics.errors import install_hint
 
 ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
-    "errors", "seal", "files", "documents", "sealed", "registry", "options", "hardware", "switches", "seeds", "client_list", "table", "names",
-    "edge", "params", "privacy", "private", "batches", "losses", "datasets", "partition", "shift", "augment",
-    "compiler", "encoders", "heads", "personal", "methods", "rules", "transforms", "attacks", "personalize", "evaluate",
-    "engines", "federate", "things", "config", "config_file", "runs", "export", "flower", "palette", "plots",
-    "embedding", "report", "checks", "api", "__init__", "paper", "cli", "__main__",
+    "basics", "edge", "privacy", "data", "encoders", "heads", "personal", "methods", "updates", "engines", "server",
+    "settings", "runs", "export", "flower", "figures", "report", "verify", "api", "__init__", "paper", "cli", "__main__",
 ]  # fmt: skip
 """Files and packages; each imports only from itself and from those above it."""
 
@@ -71,10 +68,10 @@ def test_the_layers_are_what_the_tree_shows():
 
 def test_settings_end_where_the_plan_begins():
     """Below it, nobody knows the command line, a TOML file, or that they exist."""
-    below = LAYERS[: LAYERS.index("config")]
+    below = LAYERS[: LAYERS.index("settings")]
     for path in modules():
         if path.relative_to(ROOT).parts[0].removesuffix(".py") in below:
-            assert "repper.config" not in set(imports(path)), path
+            assert not {n for n in imports(path) if n.startswith("repper.settings")}, path
 
 
 def test_no_file_of_a_package_imports_one_that_imports_it():
@@ -103,10 +100,10 @@ def test_the_edge_needs_no_torch():
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_is_unpickled(path):
-    # One file may, and tests/test_cifar.py shows what it refuses; another one takes values to
+    # One file may, and tests/data/test_cifar.py shows what it refuses; another one takes values to
     # processes that we have started ourselves.
     allowed = {
-        ROOT / "datasets" / "unpickle.py": {"pickle"},
+        ROOT / "data" / "unpickle.py": {"pickle"},
         ROOT / "engines" / "by_value.py": {"cloudpickle"},
     }
     names = set(imports(path)) - allowed.get(path, set())
@@ -128,7 +125,9 @@ def python(code, **env):
     return process.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["repper", "repper.edge", "repper.cli", "repper.config"])
+@pytest.mark.parametrize(
+    "module", ["repper", "repper.edge", "repper.cli", "repper.settings.config"]
+)
 def test_importing_does_not_load_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     assert python(code) == "False False"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from foreign import PARSERS, SEALED, resealed, samples
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 

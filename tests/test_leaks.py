@@ -14,11 +14,11 @@ from leaking import counts, inversion, membership
 from leaking.victim import ClipAndNoise, difference, fleet, length
 
 import repper
-from repper.datasets.dataset import Split
+from repper.basics.names import is_weight
+from repper.basics.params import select
+from repper.data.dataset import Split
 from repper.engines.engine import one_thread
 from repper.methods import Training
-from repper.names import is_weight
-from repper.params import select
 
 ONE_STEP = Training(epochs=1, batch=4096, augment="none")
 

@@ -53,8 +53,8 @@ def expect(whether: bool, why: str) -> None:
 
 NEEDED = """
     onnx onnxruntime onnxscript pyarrow.parquet sklearn.datasets torch._dynamo
-    repper.cli.progress repper.cli.results repper.engines.pool repper.export.subject
-    repper.export.write repper.heads.descent repper.heads.solved repper.paper.reproduce
+    repper.cli.progress repper.cli.results repper.engines.pool repper.export.source
+    repper.export.write repper.heads.descent repper.heads.convex repper.paper.reproduce
     repper.personal.evaluation repper.personal.personalize repper.report repper.runs.compare
 """
 

@@ -264,8 +264,8 @@ def use_a_small_table() -> None:
 
 def use_small_cifar(root: Path) -> None:
     """Take our own archive and batches for CIFAR-10's, which are known by their checksums."""
-    from repper.datasets import cifar
-    from repper.datasets.request import md5
+    from repper.data import cifar
+    from repper.data.location import md5
 
     python, binary = cifar.CIFAR10_BATCHES
     archive = root / "archive" / python.archive.name

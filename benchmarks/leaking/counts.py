@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from leaking.victim import Fleet
-from repper.federate import Served
+from repper.server.rounds import Served
 
 Shares = NDArray[np.float64]
 DEEP = 20.0

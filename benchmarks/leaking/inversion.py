@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from repper.basics.names import is_statistic, is_weight, part_of
+from repper.basics.params import Params, load_params, select
+from repper.engines.task import Work
 from repper.engines.trainer import set_moving
-from repper.engines.work import Work
 from repper.methods.method import Outputs, Seen, phases_of
-from repper.names import is_statistic, is_weight, part_of
-from repper.params import Params, load_params, select
 
 RATE = 0.1
 MOMENTUM = 0.1

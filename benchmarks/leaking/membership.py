@@ -15,12 +15,12 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.preprocessing import StandardScaler
 from torch.nn import functional
 
-from repper.augment import augment
-from repper.datasets.dataset import Split
+from repper.basics.names import is_weight
+from repper.basics.params import Params, load_params, select
+from repper.data.augment import augment
+from repper.data.dataset import Split
 from repper.encoders.encoder import extract
-from repper.engines.work import Work
-from repper.names import is_weight
-from repper.params import Params, load_params, select
+from repper.engines.task import Work
 
 VIEWS = 8
 RARE = 0.01

@@ -10,23 +10,23 @@ from typing import final
 import numpy as np
 import torch
 
-from repper.datasets.dataset import Dataset
+from repper.basics.names import is_encoder, is_variance
+from repper.basics.params import Params, load_params, select
+from repper.data.dataset import Dataset
+from repper.data.partition import Partition, Rows
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.engine import Update
 from repper.engines.serial import SerialEngine
-from repper.engines.work import Work
-from repper.federate import Served, begin, begin_anew, federate
+from repper.engines.task import Work
 from repper.heads import HEADS
+from repper.heads.personalize import FitHead, Personalizers
 from repper.heads.settings import CommonSettings
 from repper.methods import METHODS, Stage, Training
 from repper.methods.common import common_stage
 from repper.methods.network import holdings
-from repper.names import is_encoder, is_variance
-from repper.params import Params, load_params, select
-from repper.partition import Partition, Rows
-from repper.personalize import FitHead, Personalizers
-from repper.rules import Mean
-from repper.transforms import Transform
+from repper.server import Mean
+from repper.server.rounds import Served, begin, begin_anew, federate
+from repper.updates.transforms import Transform
 
 SECRET = 0x5EC4E7
 """Of a client alone. Noise from the run's seed, which every server knows, could be subtracted."""

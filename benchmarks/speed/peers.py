@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 import repper
-from repper.augment import augment
+from repper.basics.hardware import resolve_precision
+from repper.data.augment import augment
 from repper.engines.engine import one_thread
 from repper.engines.processes import cores
-from repper.hardware import resolve_precision
 from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
 

@@ -11,7 +11,7 @@ import torch
 
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.processes import KEEP_MEMORY
-from repper.losses import supcon
+from repper.methods.losses import supcon
 
 SECONDS = 10.0
 

@@ -16,16 +16,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from repper.augment import normalize
+from repper.data.augment import normalize
 from repper.edge.saved_head import Array, SavedHead
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.client import MOST_AT_ONCE
 from repper.engines.engine import one_thread
 from repper.heads import HEADS
+from repper.heads.convex import LogisticHead
 from repper.heads.descent import LinearHead
 from repper.heads.head import Head
-from repper.heads.solved import LogisticHead
-from repper.personalize import Features, FitHead, Learner, personalize
+from repper.heads.personalize import Features, FitHead, Learner, personalize
 from speed.measure import Measure, interleaved, medians, random_images
 
 EPOCHS = 50

@@ -13,9 +13,9 @@ from PIL import Image, ImageEnhance
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import repper
+from repper.basics.hardware import resolve_precision
 from repper.encoders.encoder import EncoderSpec
-from repper.hardware import resolve_precision
-from repper.losses import supcon
+from repper.methods.losses import supcon
 from repper.runs.execute import RoundDone
 from speed.measure import Measure, interleaved, medians, random_data
 from speed.raw import images_per_second

@@ -1,5 +1,5 @@
 """What Flower starts; everything is in repper itself."""
 
-from repper.flower.apps import client, server
+from repper.flower.entry_points import client, server
 
 __all__ = ["client", "server"]

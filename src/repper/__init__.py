@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from repper.api import compare, join, open_comparison, open_run, run, verify
-    from repper.config import Config
-    from repper.datasets import Dataset, Split, load
-    from repper.errors import RepperError
-    from repper.partition import Partition, split
+    from repper.basics.errors import RepperError
+    from repper.data import Dataset, Split, load
+    from repper.data.partition import Partition, split
     from repper.personal import PersonalClassifier
+    from repper.settings.config import Config
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,14 +43,14 @@ __all__ = [
     "verify",
 ]
 PLACES = {
-    "Config": "config",
-    "Dataset": "datasets",
-    "Partition": "partition",
+    "Config": "settings.config",
+    "Dataset": "data",
+    "Partition": "data.partition",
     "PersonalClassifier": "personal",
-    "RepperError": "errors",
-    "Split": "datasets",
-    "load": "datasets",
-    "split": "partition",
+    "RepperError": "basics.errors",
+    "Split": "data",
+    "load": "data",
+    "split": "data.partition",
 }
 """The modules of names that are not in `repper.api`."""
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repper.config import JOIN_SETTINGS, Config
-from repper.datasets import Dataset
-from repper.errors import RepperError, needs, unknown
-from repper.options import check_kind, checked, checked_path
-from repper.partition import Partition
+from repper.basics.errors import RepperError, needs, unknown
+from repper.basics.options import check_kind, checked, checked_path
+from repper.data import Dataset
+from repper.data.partition import Partition
+from repper.settings.config import JOIN_SETTINGS, Config
 
 if TYPE_CHECKING:
-    from repper.checks import Check
     from repper.methods import Method
-    from repper.runs.comparison import Comparison
+    from repper.runs.comparison_table import Comparison
     from repper.runs.execute import Event
     from repper.runs.run import Run
+    from repper.verify import Check
 
 Last = TypeVar("Last")
 
@@ -141,7 +141,7 @@ def open_run(folder: Path | str) -> Run:
 def open_comparison(folder: Path | str) -> Comparison:
     """Open the folder of a finished comparison."""
     with needs("train", "reading a comparison"):
-        from repper.runs.comparison import Comparison
+        from repper.runs.comparison_table import Comparison
     return Comparison.open(checked_path("the folder of a comparison", folder))
 
 
@@ -150,7 +150,7 @@ def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
 
     `data` are the images of a run that was given them as a value.
     """
-    from repper.checks import verify as checks_of
+    from repper.verify import verify as checks_of
 
     return list(checks_of(Path(folder), data))
 

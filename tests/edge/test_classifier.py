@@ -14,11 +14,11 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import repper
+from repper.basics.errors import RepperError
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import read_head
-from repper.errors import RepperError
 from repper.heads import DEVICE_HEADS
-from repper.heads.solved import LogisticHead, SVMHead
+from repper.heads.convex import LogisticHead, SVMHead
 from repper.personal import PersonalClassifier
 from repper.personal.classifier import features_of
 

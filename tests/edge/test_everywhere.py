@@ -16,7 +16,7 @@ from PIL import Image
 
 import repper as api
 from repper.cli import main
-from repper.datasets.images import read_image
+from repper.data.images import read_image
 from repper.edge.onnx_file import CLASSIFIER_FORMAT, read_notes, verified
 from repper.export.measure import outputs_of, session
 from repper.personal.model import Model

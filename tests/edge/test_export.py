@@ -22,18 +22,19 @@ from torch import nn
 
 import repper as api
 from conftest import last_json
-from repper.datasets import Split
+from repper.basics.errors import RepperError, install_hint
+from repper.basics.params import clone, digest, params_of
+from repper.data import Split
 from repper.edge.model_folder import read_model
 from repper.edge.onnx_file import CLASSIFIER_FORMAT, MARK, read_notes, verified
 from repper.edge.saved_head import SavedHead, read_head, softmax
 from repper.encoders import ENCODERS, NORMS
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
-from repper.errors import RepperError, install_hint
 from repper.export.graph import encoder_graph, sealed, takes_images
 from repper.export.head_graph import PROBABILITIES, SCORES, head_graph
 from repper.export.measure import agreement, loss_of, outputs_of, session
 from repper.export.quantize import quantized
-from repper.export.subject import (
+from repper.export.source import (
     Evidence,
     Judge,
     Subject,
@@ -43,7 +44,6 @@ from repper.export.subject import (
     subject_of,
 )
 from repper.export.write import Targets, export
-from repper.params import clone, digest, params_of
 
 TINY = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial"}
 FORMAT = {"repper.format": "repper-encoder-1"}

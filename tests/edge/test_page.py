@@ -18,7 +18,7 @@ from safetensors.numpy import load
 from sklearn.covariance import LedoitWolf
 from sklearn.linear_model import LogisticRegression
 
-from repper.datasets.images import read_image
+from repper.data.images import read_image
 from repper.edge import saved_head
 from repper.edge.saved_head import SavedHead, read_head
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from repper.basics.errors import RepperError
+from repper.basics.files import alone_in
 from repper.edge.model_folder import ModelNotes, read_model
-from repper.errors import RepperError
-from repper.files import alone_in
 from repper.personal.model import Model
 from repper.personal.personalize import add, personalize, remove
 

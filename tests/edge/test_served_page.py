@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from repper.documents import read_json
+from repper.basics.documents import read_json
 
 from .commands import model_in, refused
 from .tiny_model import (

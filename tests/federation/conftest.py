@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repper.datasets import load
+from repper.data import load
 
 SETTINGS = ("--epochs", 1, "--width", 0.25, "--participation", 1, "--image-size", 8)
 """Rounds in which starting the processes is most of the work."""

@@ -18,13 +18,13 @@ import pytest
 import torch
 from PIL import Image
 
-from repper.augment import normalize
+from repper.basics.params import digest, load_params
+from repper.data.augment import normalize
 from repper.edge.saved_head import read_head
 from repper.encoders.encoder import read_encoder
 from repper.engines.engine import one_thread
+from repper.engines.private import PrivateStore
 from repper.flower.site import Site
-from repper.params import digest, load_params
-from repper.private import PrivateStore
 from repper.runs.rounds import read_rounds
 
 from .conftest import CLASSES, SITES, Federation, Process, command, result, until

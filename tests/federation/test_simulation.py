@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("ray")
 
 from conftest import last_json
-from test_own import check_a_class_of_a_script
+from settings.test_own import check_a_class_of_a_script
 
 from .conftest import free_port, until
 

@@ -23,12 +23,13 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from PIL import Image
 
-from repper.config import Config
-from repper.datasets import load
+from repper.data import load
 from repper.engines.engine import Update
-from repper.flower import apps, wire
+from repper.flower import entry_points as apps
+from repper.flower import wire
 from repper.flower.grid_engine import Place
 from repper.flower.site import Site
+from repper.settings.config import Config
 
 SHARED = {"encoder.weight": torch.tensor([[1.0, 2.0]]), "encoder.bias": torch.tensor(0.5)}
 AWAY, RAISED = Error(5, "the node is away"), Error(2, "the app raised an error")

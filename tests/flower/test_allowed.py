@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from repper.config import GENERAL, OPTIONS, Config
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.basics.options import Option
 from repper.flower import allowed, wire
 from repper.flower.allowed import FROM_SERVER, NOT_IN_A_FEDERATION, OF_THE_SERVER, TRAVELS
 from repper.flower.site import travelling
-from repper.options import Option
+from repper.settings.config import GENERAL, OPTIONS, Config
 
 from .nodes import CLASSES, CONFIG, Home
 

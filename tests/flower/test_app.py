@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from repper.config import OPTIONS, Config
+from repper.settings.config import OPTIONS, Config
 
 pytest.importorskip("flwr")
 
 from repper.flower.app_folder import OF_THE_FEDERATION, write_app
-from repper.flower.apps import config_in
+from repper.flower.entry_points import config_in
 
 APP = Path(__file__).parents[2] / "flower-app"
 

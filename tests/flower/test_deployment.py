@@ -14,9 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from repper.basics.errors import RepperError
 from repper.engines.processes import KEEP_MEMORY
-from repper.errors import RepperError
-from repper.flower import deployment, keys
+from repper.flower import homes as deployment
+from repper.flower import keys
 
 
 def test_certificates_are_for_the_names_given_and_signed_by_an_authority_whose_key_is_gone(

@@ -11,12 +11,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from repper.basics.errors import RepperError
+from repper.basics.params import Params
 from repper.engines.engine import Absent, Update
-from repper.errors import RepperError
 from repper.flower import grid_engine, wire
 from repper.flower.grid_engine import PATIENT, GridEngine, Patience, Place
 from repper.methods.network import Holds
-from repper.params import Params
 
 from .nodes import RAISED, SHARED, Answer, Nodes, away, good, in_turn, silent
 

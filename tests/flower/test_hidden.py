@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import repper as api
-from repper.documents import read_json
-from repper.errors import RepperError
+from repper.basics.documents import read_json
+from repper.basics.errors import RepperError
 from repper.flower.allowed import check_allowed
 from repper.flower.server import Federation, run_federation
 from repper.privacy.accountant import Release, epsilon

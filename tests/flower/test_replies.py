@@ -14,8 +14,8 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from repper.basics.errors import RepperError
 from repper.engines.engine import Update
-from repper.errors import RepperError
 from repper.flower import replies, wire
 from repper.flower.grid_engine import Patience
 from repper.flower.replies import Replies, UploadedReplies, replies_of

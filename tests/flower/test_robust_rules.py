@@ -8,8 +8,8 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum, MultiKrum
 
-from repper.rules import robust as ours
-from test_robust import W, combined, near
+from repper.server import robust as ours
+from server.test_robust import W, combined, near
 
 
 def replies(updates):

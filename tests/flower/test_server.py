@@ -12,14 +12,15 @@ pytest.importorskip("flwr")
 from flwr.app import Message, RecordDict
 
 import repper as api
+from repper.basics.errors import RepperError
+from repper.basics.params import digest, read_params
 from repper.encoders.encoder import extract
 from repper.engines import client
-from repper.errors import RepperError
-from repper.flower import apps, server, wire
+from repper.flower import entry_points as apps
+from repper.flower import server, wire
 from repper.flower.grid_engine import Patience
 from repper.flower.server import Federation, _too_heavy, run_federation
 from repper.flower.site import Site
-from repper.params import digest, read_params
 from repper.runs.rounds import read_rounds
 
 from .nodes import CLASSES, CONFIG, Home, Nodes, away, in_turn

@@ -11,15 +11,15 @@ import torch
 pytest.importorskip("flwr")
 
 
-from repper.config import OPTIONS
+from repper.basics.errors import RepperError
+from repper.basics.params import digest, params_of
 from repper.encoders.encoder import read_encoder
-from repper.errors import RepperError
+from repper.engines.private import PrivateStore
 from repper.flower.allowed import MOST, TRAVELS
 from repper.flower.site import Site, TellableError, travelling
 from repper.methods.network import build_network, first_received
-from repper.params import digest, params_of
-from repper.private import PrivateStore
 from repper.runs.run import Run
+from repper.settings.config import OPTIONS
 
 from .nodes import CLASSES, CONFIG, folder_of_site
 

@@ -25,7 +25,7 @@ if not warm.can_be_warm():
 PROGRAM = """\
 #!{python}
 import json, os, sys, threading
-modules = "torch._dynamo" in sys.modules and "repper.flower.apps" in sys.modules
+modules = "torch._dynamo" in sys.modules and "repper.flower.entry_points" in sys.modules
 if "__main__" != __name__:
     raise SystemExit(99)
 def state():
@@ -350,8 +350,8 @@ def test_it_can_be_started_before_the_first_message(tmp_path):
 
 def test_what_a_message_needs_is_loaded_before_it_comes(site, image_folders, tmp_path):
     """Else every message would load it again."""
-    from repper.config import Config
     from repper.flower.site import travelling
+    from repper.settings.config import Config
 
     config = Config(
         clients=2, rounds=1, epochs=1, width=0.25, participation=1.0, image_size=8,
@@ -360,11 +360,11 @@ def test_what_a_message_needs_is_loaded_before_it_comes(site, image_folders, tmp
     told = {"settings": travelling(config), "run": "0" * 32, "client": 0, "classes": ""}
     (tmp_path / "home").mkdir()
     code = f"""
-    import flwr.supernode.cli, flwr.superlink.cli, repper.flower.apps
+    import flwr.supernode.cli, flwr.superlink.cli, repper.flower.entry_points
     before = set(sys.modules)
     from pathlib import Path
     from repper.flower.site import Site
-    from repper.params import params_of, select
+    from repper.basics.params import params_of, select
     part = Site(Path({str(tmp_path / "home")!r}), {str(image_folders / "site0")!r}).part_in({told})
     sent = select(params_of(part.plan.networks[0]), part.plan.holds[0].shared.__contains__)
     part.clients.receive(sent, 0)

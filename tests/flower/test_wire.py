@@ -14,11 +14,11 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord
 
+from repper.basics.errors import RepperError
+from repper.basics.params import Params
 from repper.engines.engine import Personal, Update
-from repper.errors import RepperError
-from repper.evaluate import Score
 from repper.flower import wire
-from repper.params import Params
+from repper.heads.scores import Score
 
 numbers = some.floats(width=32)
 

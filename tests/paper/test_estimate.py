@@ -5,17 +5,17 @@ import dataclasses
 import pytest
 
 from paper.small import TINY, TWO
+from repper.basics.errors import RepperError
 from repper.cli.progress import Display
 from repper.cli.results import print_estimates
-from repper.config import Config
-from repper.errors import RepperError
 from repper.paper.estimate import estimate
 from repper.paper.events import Estimate
 from repper.runs.compare import compare, rows_of
 from repper.runs.row import Row
 from repper.runs.sweep import sweep
+from repper.runs.time_left import CellStarted, WorkLeft, epochs_in
 from repper.runs.tune import read_tuning
-from repper.runs.work import CellStarted, WorkLeft, epochs_in
+from repper.settings.config import Config
 
 
 def test_estimates_are_of_every_panel_whose_data_is_here(tmp_path):

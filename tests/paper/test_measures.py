@@ -12,11 +12,11 @@ from PIL import Image
 
 from paper.small import TINY, make_folder, panel
 from repper import open_run
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
 from repper.paper.chapter import chapter_of
 from repper.paper.experiment import PRESETS, Experiment
+from repper.paper.findings import Reproduction
 from repper.paper.reproduce import reproduce
-from repper.paper.reproduction import Reproduction
 from repper.report import write_report
 
 
@@ -199,7 +199,7 @@ def test_figures_are_drawn_and_those_without_data_are_named(tmp_path, monkeypatc
     assert all(line[2].startswith("left out: ") for line in extra.rows)
     # Read back from its folder it is the same, and its report needs no file beside it.
     monkeypatch.setitem(PRESETS, "tiny", TINY)
-    monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"figures": lambda: experiment})
+    monkeypatch.setattr("repper.paper.findings.EXPERIMENTS", {"figures": lambda: experiment})
     opened = Reproduction.open(tmp_path / "out")
     assert opened.markdown() == last.reproduction.markdown()
     assert opened.panels[1].missing == "no images of cinic10 could be loaded"

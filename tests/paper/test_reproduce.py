@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from paper.small import TINY, TWO, panel
-from repper.checks import verify
-from repper.checks.check import OK, SKIPPED, WRONG
+from repper.basics.documents import read_json
+from repper.basics.errors import RepperError
 from repper.cli.results import print_reproduction
-from repper.config import Config
-from repper.documents import read_json
-from repper.errors import RepperError
-from repper.paper.beside import number_table, order_table
 from repper.paper.chapter import chapter_of
 from repper.paper.events import PanelMissing, PanelStarted, Reproduced
 from repper.paper.experiment import PRESETS
+from repper.paper.findings import Reproduction
 from repper.paper.panels import PanelResult, without
 from repper.paper.reproduce import reproduce
-from repper.paper.reproduction import Reproduction
+from repper.paper.side_by_side import number_table, order_table
 from repper.report import write_report
 from repper.runs.row import Row
-from repper.runs.work import CellStarted, WorkLeft
+from repper.runs.time_left import CellStarted, WorkLeft
+from repper.settings.config import Config
+from repper.verify import verify
+from repper.verify.check import OK, SKIPPED, WRONG
 
 
 def test_a_table_is_run_panel_by_panel(done):
@@ -204,7 +204,7 @@ def test_what_is_done_of_a_panel_stands_in_the_table_too(tmp_path, monkeypatch):
     next(event for event in running if isinstance(event, CellStarted) and event.number == 2)
     running.close()
     monkeypatch.setitem(PRESETS, "tiny", TINY)
-    monkeypatch.setattr("repper.paper.reproduction.EXPERIMENTS", {"table2": lambda: TWO})
+    monkeypatch.setattr("repper.paper.findings.EXPERIMENTS", {"table2": lambda: TWO})
     found = Reproduction.open(tmp_path / "out")
     assert list(found.panels[0].ours()) == [Row("repper", "linear")]
     line = found.tables()[0].texts()[1]

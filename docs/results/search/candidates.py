@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from repper import losses
+from repper.basics.options import setting
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, everything
-from repper.options import setting
 
 if TYPE_CHECKING:
     from repper.methods.stage import Stage

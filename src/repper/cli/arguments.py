@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from repper.config import OPTIONS, options_of_own
-from repper.config_file import read_config
-from repper.errors import RepperError
-from repper.options import Option
-from repper.registry import is_reference
+from repper.basics.errors import RepperError
+from repper.basics.options import Option
+from repper.basics.registry import is_reference
 from repper.runs.row import split_name
-from repper.things import KINDS_OF_THINGS
+from repper.settings.config import OPTIONS, options_of_own
+from repper.settings.config_file import read_config
+from repper.settings.things import KINDS_OF_THINGS
 
 REUSE = "reuse finished trainings with equal settings from this folder of another command"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from repper.basics.errors import RepperError
 from repper.cli.arguments import AddCommand, path
 from repper.cli.show import say
-from repper.errors import RepperError
 
 
 def add_commands(add: AddCommand) -> None:
@@ -20,7 +20,7 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from repper.datasets.check import check_images
+    from repper.data.check import check_images
 
     found = check_images(options.folder, by_client=options.by_client)
     whose = f" of {found.clients} clients" if options.by_client else ""

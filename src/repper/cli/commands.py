@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from repper import __version__
+from repper.basics.errors import RepperError, failure_of_machine, nearest, unknown
+from repper.basics.files import check_one_of
+from repper.basics.registry import mistake_in_own_code
 from repper.cli import check, completion, edge, export, federation, folders, paper, runs, verify
 from repper.cli.arguments import Parser, add_own, own_options
 from repper.cli.show import tell, tell_traceback
-from repper.errors import RepperError, failure_of_machine, nearest, unknown
-from repper.files import check_one_of
-from repper.registry import mistake_in_own_code
 
 TAKES_OWN = ("run", "compare", "join")
 """Commands that take methods, heads, rules and encoders of the user's own."""

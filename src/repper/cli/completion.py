@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from repper.basics.errors import unknown
 from repper.cli.arguments import AddCommand, Parser, path
-from repper.errors import unknown
 
 SHELLS = {
     "bash": "~/.local/share/bash-completion/completions/repper",

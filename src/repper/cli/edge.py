@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repper.basics.errors import RepperError, needs, unknown
+from repper.basics.files import write_atomically
+from repper.basics.options import Option, options_of
+from repper.basics.table import figure
 from repper.cli.arguments import AddCommand, client_number, count, path
 from repper.cli.interrupt import Loading
 from repper.cli.show import console, say, tell
-from repper.errors import RepperError, needs, unknown
-from repper.files import write_atomically
 from repper.heads import DEVICE_HEADS, HEAD_SETTINGS
-from repper.options import Option, options_of
-from repper.table import figure
 
 if TYPE_CHECKING:
     from repper.personal.evaluation import Evaluation
@@ -110,7 +110,7 @@ def _make(options: argparse.Namespace) -> int:
 
 
 def _say_passed_over(images: Path) -> None:
-    from repper.datasets.image_folder import passed_over
+    from repper.data.image_folder import passed_over
 
     if said := passed_over(images):
         tell(f"note: {images}: {said}")

@@ -6,10 +6,10 @@ import argparse
 import importlib.util
 from typing import TYPE_CHECKING
 
+from repper.basics.errors import RepperError, needs
 from repper.cli.arguments import AddCommand, client_number, count, path
 from repper.cli.interrupt import Loading
 from repper.cli.show import say
-from repper.errors import RepperError, needs
 
 if TYPE_CHECKING:
     from repper.export.measure import Loss
@@ -85,7 +85,7 @@ def _export(options: argparse.Namespace) -> int:
         for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
             if importlib.util.find_spec(package) is None:
                 raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        from repper.export.subject import evidence_of, subject_of
+        from repper.export.source import evidence_of, subject_of
         from repper.export.write import Targets, export
     targets = Targets(options.out, options.one_file, options.hub)
     targets.check(options.overwrite)

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repper.basics.errors import RepperError, needs, unknown
 from repper.cli.arguments import JSON, AddCommand, add_settings, path, settings
 from repper.cli.interrupt import Loading
 from repper.cli.show import say, tell
-from repper.config import OPTIONS, Config
-from repper.errors import RepperError, needs, unknown
 from repper.flower import PREFIX
 from repper.flower.allowed import FEDERATE_SETTINGS
 from repper.methods import METHODS
+from repper.settings.config import OPTIONS, Config
 
 if TYPE_CHECKING:
-    from repper.flower.deployment import Server
+    from repper.flower.homes import Server
 
 
 def add_commands(add: AddCommand) -> None:
@@ -124,7 +124,7 @@ def _serve(options: argparse.Namespace) -> int:
     _refuse_windows("repper serve")
     with Loading(), needs("train,flower", "repper serve"):
         from repper.flower import warm
-        from repper.flower.deployment import Server
+        from repper.flower.homes import Server
     server = Server(options.home.absolute())
     if options.admit or options.revoke or options.list:
         server.check()
@@ -174,12 +174,12 @@ def _become(
 def _node(options: argparse.Namespace) -> int:
     _refuse_windows("repper node")
     with Loading(), needs("train,flower", "repper node"):
+        from repper.basics.hardware import resolve_device
         from repper.flower import warm
-        from repper.flower.deployment import node_command, node_environment
+        from repper.flower.homes import node_command, node_environment
         from repper.flower.keys import check_certificate, make_site_key
         from repper.flower.site import SETTINGS, Site
         from repper.flower.watched import watched
-        from repper.hardware import resolve_device
     home, data, ca = (given.absolute() for given in (options.home, options.data, options.ca))
     if not data.is_dir():
         raise RepperError(f"the folder of images {data} does not exist")
@@ -221,8 +221,8 @@ def _node(options: argparse.Namespace) -> int:
 def _federate(options: argparse.Namespace) -> int:
     _refuse_windows("repper federate")
     with Loading(), needs("train,flower", "repper federate"):
-        from repper.cli.idle import say_what_is_idle
-        from repper.flower.deployment import Server
+        from repper.cli.unused_settings import say_what_is_idle
+        from repper.flower.homes import Server
     server = Server(options.home.absolute())
     server.check()
     given = settings(options, FEDERATE_SETTINGS)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from repper.basics.errors import RepperError
 from repper.cli.arguments import AddCommand, Parser, path
 from repper.cli.show import console, say, tell
-from repper.errors import RepperError
 
 if TYPE_CHECKING:
     from repper.runs.folders import Folder

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from repper.basics.errors import RepperError, needs, unknown
 from repper.cli.arguments import REUSE, AddCommand, add_settings, count, flags, path
 from repper.cli.interrupt import Loading
 from repper.cli.show import say
-from repper.config import Config
-from repper.errors import RepperError, needs, unknown
 from repper.paper import EXPERIMENTS
 from repper.paper.experiment import PRESETS, SETTINGS
+from repper.settings.config import Config
 
 
 def add_commands(add: AddCommand) -> None:

@@ -16,9 +16,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from repper.basics.table import figure
 from repper.cli.duration import duration
 from repper.cli.show import console
-from repper.config import Config
 from repper.engines.memory import step_bytes
 from repper.methods.stage import rounds_of
 from repper.paper.events import (
@@ -30,8 +30,8 @@ from repper.privacy import SITE, Privacy
 from repper.runs.build import asked_stages, build_stages
 from repper.runs.execute import ClientDone, Finished, RoundDone, Started
 from repper.runs.sweep import SweepStep, Swept
-from repper.runs.work import CellStarted, WorkLeft
-from repper.table import figure
+from repper.runs.time_left import CellStarted, WorkLeft
+from repper.settings.config import Config
 
 SAID_FROM = 2**29
 """The memory of a training step in bytes from which on it is said before the start."""

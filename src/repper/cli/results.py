@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from repper.basics.errors import RepperError
+from repper.basics.table import Cell, Number, Table, heading_of
 from repper.cli import show
 from repper.cli.duration import duration
-from repper.errors import RepperError
-from repper.evaluate import Score, table_of
+from repper.heads.scores import Score, table_of
 from repper.paper.events import Estimate
-from repper.paper.reproduction import Reproduction
+from repper.paper.findings import Reproduction
 from repper.runs.attacked import said_of
-from repper.runs.comparison import Comparison
+from repper.runs.comparison_table import Comparison
 from repper.runs.run import Run
 from repper.runs.sweep import Sweep
-from repper.table import Cell, Number, Table, heading_of
 
 CLIENTS_SHOWN = 40
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repper.basics.errors import RepperError, needs
 from repper.cli.arguments import (
     REUSE,
     AddCommand,
@@ -21,13 +22,12 @@ from repper.cli.arguments import (
 )
 from repper.cli.interrupt import Loading
 from repper.cli.show import say
-from repper.config import JOIN_SETTINGS, OPTIONS, Config
 from repper.engines.processes import warm_up
-from repper.errors import RepperError, needs
 from repper.heads import HEADS
 from repper.methods import METHODS
 from repper.runs.build import build_partition, load_data
-from repper.things import STAGE2
+from repper.settings.config import JOIN_SETTINGS, OPTIONS, Config
+from repper.settings.things import STAGE2
 
 if TYPE_CHECKING:
     from repper.runs.run import Run
@@ -64,9 +64,9 @@ def _run(options: argparse.Namespace) -> int:
     config = Config(**given)
     with Loading(), needs("train", "repper run"):
         warm_up(config.engine)
-        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_results
+        from repper.cli.unused_settings import say_what_is_idle
         from repper.runs.execute import Finished, execute
     say_what_is_idle(given, [config])
     with Display() as display:
@@ -114,9 +114,9 @@ def _compare(options: argparse.Namespace) -> int:
     seeds = count(options.seeds, "seeds")
     with Loading(), needs("train", "repper compare"):
         warm_up(config.engine)
-        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_comparison, print_sweep
+        from repper.cli.unused_settings import say_what_is_idle
         from repper.runs.compare import Compared, compare, rows_of
         from repper.runs.sweep import Swept, asked_for, sweep
         from repper.runs.tune import read_tuning
@@ -168,9 +168,9 @@ def _join(options: argparse.Namespace) -> int:
         given["head_epochs"] = option.check(option.parse(options.epochs_of_heads))
     Config(**given)  # a wrong value is an error before anything is loaded
     with Loading(), needs("train", "repper join"):
-        from repper.cli.idle import say_what_is_idle
         from repper.cli.progress import Display
         from repper.cli.results import print_joined, print_results
+        from repper.cli.unused_settings import say_what_is_idle
         from repper.runs.execute import Finished
         from repper.runs.newcomers import join
         from repper.runs.run import Run
@@ -223,7 +223,7 @@ def _partition(options: argparse.Namespace) -> int:
         partition.save(file, data)
     else:
         with Loading(), needs("train", "drawing"):
-            from repper.plots import bubbles
+            from repper.figures.plots import bubbles
         mix = f", alpha {config.alpha:g}" if config.partition == "dirichlet" else ""
         bubbles(file, data, partition, f"{data.name}, {config.partition}{mix}")
     counts, tested = partition.counts(data)

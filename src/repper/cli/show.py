@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from repper.files import plain
+from repper.basics.files import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,9 @@ import argparse
 import json
 from dataclasses import asdict
 
+from repper.basics.errors import RepperError
 from repper.cli.arguments import AddCommand, path
 from repper.cli.show import say
-from repper.errors import RepperError
 
 
 def add_commands(add: AddCommand) -> None:
@@ -25,8 +25,8 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from repper.checks import verify
-    from repper.checks.check import WRONG
+    from repper.verify import verify
+    from repper.verify.check import WRONG
 
     found = []
     for one in verify(options.folder):

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repper.documents import build, read_json, write_json
+from repper.basics.documents import build, read_json, write_json
+from repper.basics.errors import RepperError
+from repper.basics.files import is_text
 from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead, read_head
-from repper.errors import RepperError
-from repper.files import is_text
 
 MODEL = "model.json"
 ENCODER = "encoder.onnx"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repper.basics.errors import RepperError, needs
 from repper.edge.onnx_file import read_notes, verified
 from repper.edge.saved_head import Array
-from repper.errors import RepperError, needs
 
 PIXELS_AT_ONCE = 64 * 64 * 64
 """So many pixels go through the encoder at once: more need memory, and are not faster."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from repper.errors import RepperError
-from repper.seal import Place
+from repper.basics.errors import RepperError
+from repper.basics.seal import Place
 
 ENCODER_FORMAT = "repper-encoder-1"
 CLASSIFIER_FORMAT = "repper-classifier-1"

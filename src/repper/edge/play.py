@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from repper.basics.errors import RepperError
 from repper.edge.model_folder import MODEL, ModelNotes, read_model
 from repper.edge.unknown import read_unknown
-from repper.errors import RepperError
 
 PLACE = '<script id="model" type="application/json">null</script>'
 """Where the page has its model; `make page` builds the page."""

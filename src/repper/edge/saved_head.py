@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from repper.errors import RepperError
-from repper.sealed import read_sealed, write_sealed
+from repper.basics.errors import RepperError
+from repper.basics.tensor_files import read_sealed, write_sealed
 
 Array = NDArray[Any]
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from repper.basics.errors import RepperError
+from repper.basics.tensor_files import read_sealed, write_sealed
 from repper.edge.saved_head import Array
-from repper.errors import RepperError
-from repper.sealed import read_sealed, write_sealed
 
 FORMAT = "repper-unknown-1"
 TENSORS = ("means", "whiten", "threshold")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from repper.registry import Registry
+from repper.basics.registry import Registry
 
 if TYPE_CHECKING:
     from repper.encoders.encoder import Encoder

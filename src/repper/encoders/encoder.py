@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from repper.augment import normalize
-from repper.datasets.dataset import LARGEST
+from repper.basics.errors import RepperError
+from repper.basics.params import Params, load_params, params_of, read_params, save_params
+from repper.basics.switches import default_switches
+from repper.basics.tensor_files import read_notes
+from repper.data.augment import normalize
+from repper.data.dataset import LARGEST
 from repper.encoders import ENCODERS, HALF, NORMS, PIXELS, WIDEST, BuildEncoder
-from repper.errors import RepperError
-from repper.params import Params, load_params, params_of, read_params, save_params
-from repper.sealed import read_notes
-from repper.switches import default_switches
 
 SHARED, AVERAGED = "shared in training", "averaged after training"
 """How a common encoder came about."""

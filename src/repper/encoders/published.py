@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repper.basics.errors import RepperError
+from repper.basics.params import Params, is_finite, params_of
+from repper.basics.tensor_files import read_notes, read_sealed
 from repper.encoders import HALF, PIXELS
 from repper.encoders.encoder import EncoderSpec
 from repper.encoders.resnet import BLOCKS
-from repper.errors import RepperError
-from repper.params import Params, is_finite, params_of
-from repper.sealed import read_notes, read_sealed
 
 ORIGIN = "published weights"
 PICKLED = (".pth", ".pt", ".bin")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from repper.registry import Registry
+from repper.basics.registry import Registry
 
 if TYPE_CHECKING:
-    from repper.datasets.dataset import Dataset
+    from repper.data.dataset import Dataset
     from repper.engines.engine import Engine
-    from repper.engines.work import Work
+    from repper.engines.task import Work
 
 
 class BuildEngine(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from repper.registry import FROM_FILE, OWN_PACKAGES
+from repper.basics.registry import FROM_FILE, OWN_PACKAGES
 
 
 @dataclass(frozen=True)

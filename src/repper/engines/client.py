@@ -12,21 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repper.datasets.dataset import Dataset
-from repper.edge.saved_head import SavedHead
-from repper.encoders.encoder import extract
-from repper.engines.engine import Personal, Update
-from repper.engines.together import Stack, Stacking
-from repper.engines.trainer import Pupil, Trainer
-from repper.engines.work import Work
-from repper.errors import RepperError
-from repper.evaluate import Score, knn_accuracy, score
-from repper.heads.together import LinearLayer
-from repper.methods.method import Phase, Trained, phases_of
-from repper.methods.network import Holds, Network, first_kept, holdings
-from repper.methods.stage import Stage, stage_at
-from repper.names import is_encoder, is_weight, named_parts
-from repper.params import (
+from repper.basics.errors import RepperError
+from repper.basics.names import is_encoder, is_weight, named_parts
+from repper.basics.params import (
     Params,
     clone,
     copy_params,
@@ -36,10 +24,22 @@ from repper.params import (
     save_params,
     select,
 )
-from repper.partition import Partition, Rows
-from repper.personalize import Features, Learner, Personalizer, personalize
-from repper.private import PrivateStore
-from repper.seeds import Purpose, stream, torch_seed
+from repper.basics.seeds import Purpose, stream, torch_seed
+from repper.data.dataset import Dataset
+from repper.data.partition import Partition, Rows
+from repper.edge.saved_head import SavedHead
+from repper.encoders.encoder import extract
+from repper.engines.engine import Personal, Update
+from repper.engines.private import PrivateStore
+from repper.engines.small_clients import Stack, Stacking
+from repper.engines.task import Work
+from repper.engines.trainer import Pupil, Trainer
+from repper.heads.batched import LinearLayer
+from repper.heads.personalize import Features, Learner, Personalizer, personalize
+from repper.heads.scores import Score, knn_accuracy, score
+from repper.methods.method import Phase, Trained, phases_of
+from repper.methods.network import Holds, Network, first_kept, holdings
+from repper.methods.stage import Stage, stage_at
 
 MOST_AT_ONCE, MOST_IMAGES = 32, 4096
 """Clients whose heads are fitted at once: more hardly pays, and their features take memory."""

@@ -11,10 +11,10 @@ from typing import Self
 
 from threadpoolctl import threadpool_limits
 
-from repper.evaluate import Score
+from repper.basics.params import Params
+from repper.basics.switches import default_switches
 from repper.heads import HEADS
-from repper.params import Params
-from repper.switches import default_switches
+from repper.heads.scores import Score
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Update:
     """Everything that leaves a client in a round: parameters, number of examples, mean loss.
 
     `sent` has the weights it shares by name, and what travels beside them by part and name, such as
-    `control:head.bias` (`repper.names`).
+    `control:head.bias` (`repper.basics.names`).
     """
 
     client: int

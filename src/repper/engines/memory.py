@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repper.engines.work import Work
+from repper.engines.task import Work
 from repper.methods.method import phases_of
 from repper.methods.network import Network
 

@@ -14,7 +14,9 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.basics.params import Params, copy_params
+from repper.data.dataset import Dataset
 from repper.engines.by_value import ByValue
 from repper.engines.client import groups
 from repper.engines.engine import Engine, Personal, Update
@@ -26,11 +28,9 @@ from repper.engines.processes import (
     without_main_module,
 )
 from repper.engines.shared_memory import SharedTensor
-from repper.engines.together import Stacking
-from repper.engines.work import Work
+from repper.engines.small_clients import Stacking
+from repper.engines.task import Work
 from repper.engines.worker import Layouts, serve
-from repper.errors import RepperError
-from repper.params import Params, copy_params
 
 Job = tuple[Any, ...]
 """What a worker is asked to do: a verb and its arguments, such as ("fit_together", [3, 7], 1)."""

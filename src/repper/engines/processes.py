@@ -54,7 +54,7 @@ def start_method() -> SpawnContext | ForkServerContext:
             "repper.engines.silent",
             "repper.engines.pool",
             "repper.heads.descent",
-            "repper.heads.solved",
+            "repper.heads.convex",
             "torch._dynamo",
         ]
     )

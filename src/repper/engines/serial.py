@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from repper.datasets.dataset import Dataset
+from repper.basics.params import Params, clone
+from repper.data.dataset import Dataset
 from repper.engines.client import Clients, groups
 from repper.engines.engine import Engine, Personal, Update
-from repper.engines.work import Work
-from repper.params import Params, clone
+from repper.engines.task import Work
 
 
 @final

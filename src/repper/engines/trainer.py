@@ -9,15 +9,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from repper.augment import Level, augment
-from repper.batches import batches
-from repper.compiler import compiled, compiling
+from repper.basics.names import is_encoder
+from repper.basics.params import Params, clone, copy_params, params_of
+from repper.data.augment import Level, augment
+from repper.data.batches import batches
+from repper.encoders.compiler import compiled, compiling
 from repper.encoders.encoder import EncoderSpec
 from repper.methods.method import Outputs, Phase, Seen
 from repper.methods.network import Network
 from repper.methods.stage import Training
-from repper.names import is_encoder
-from repper.params import Params, clone, copy_params, params_of
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 """A phase's loss as a function of views, or of features that are known, and their labels."""

@@ -14,16 +14,16 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
+from repper.basics.errors import RepperError, failure_of_machine
+from repper.basics.params import Params, copy_params
+from repper.basics.registry import mistake_in_own_code
 from repper.engines.by_value import ByValue
 from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.engines.processes import leave_with_parent
 from repper.engines.shared_memory import SharedTensor
-from repper.engines.work import Work
-from repper.errors import RepperError, failure_of_machine
+from repper.engines.task import Work
 from repper.methods.network import first_received, holdings, to_send
-from repper.params import Params, copy_params
-from repper.registry import mistake_in_own_code
 
 
 @dataclass(frozen=True)

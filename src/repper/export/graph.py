@@ -16,12 +16,12 @@ from onnx import ModelProto, TensorProto, compose, helper
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from repper.basics.errors import RepperError
+from repper.basics.params import Params, load_params
+from repper.basics.seal import BLANK
 from repper.edge.onnx_file import IN_ONNX, MARK, SHA256
 from repper.encoders.blocks import MeanOverPositions
 from repper.encoders.encoder import Encoder, EncoderSpec
-from repper.errors import RepperError
-from repper.params import Params, load_params
-from repper.seal import BLANK
 
 OPSET = 18
 """Group norm at opset 21 is a node that quantization and older runtimes do not know."""

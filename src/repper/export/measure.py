@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from repper.edge.saved_head import Array, SavedHead
 from repper.encoders.encoder import extract
 from repper.export.graph import network_of
-from repper.export.subject import Evidence, Images, Judge, Subject
+from repper.export.source import Evidence, Images, Judge, Subject
 
 LEAST_AGREEMENT = 99.9
 """More than so many percent of the predictions must stay the same in float32."""

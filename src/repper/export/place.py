@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repper.documents import read_json
+from repper.basics.documents import read_json
+from repper.basics.errors import RepperError
+from repper.basics.files import is_alive
 from repper.edge.model_folder import FILES, FORMAT, MODEL
 from repper.edge.onnx_file import is_ours
-from repper.errors import RepperError
-from repper.files import is_alive
 
 HUB_FILES = ("README.md", "config.json", "onnx", "preprocessor_config.json")
 HUB_MODELS = ("model.onnx", "model_quantized.onnx")

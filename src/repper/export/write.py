@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from repper.basics.errors import RepperError
+from repper.basics.params import save_params
 from repper.edge.model_folder import (
     ENCODER,
     HEAD,
@@ -26,7 +28,6 @@ from repper.edge.model_folder import (
 from repper.edge.onnx_file import CLASSIFIER_FORMAT, ENCODER_FORMAT, HUB_FORMAT, verified
 from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.encoders.encoder import features_of
-from repper.errors import RepperError
 from repper.export.graph import FEATURES, encoder_graph, joined, sealed, takes_images
 from repper.export.head_graph import LOGITS, PROBABILITIES, head_graph
 from repper.export.hub import write_hub
@@ -45,8 +46,7 @@ from repper.export.measure import (
 )
 from repper.export.place import check_place, staged
 from repper.export.quantize import digest_of, quantized
-from repper.export.subject import Evidence, Images, Subject
-from repper.params import save_params
+from repper.export.source import Evidence, Images, Subject
 
 PACKAGES = ("repper", "torch", "onnx", "onnxscript", "onnxruntime")
 

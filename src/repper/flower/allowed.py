@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repper.config import ATTACK_SETTINGS, GENERAL, OPTIONS
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.basics.options import Option
+from repper.basics.registry import is_reference
 from repper.heads import HEADS
+from repper.heads.personalize import NEED_COMMON
 from repper.methods import METHODS
-from repper.options import Option
-from repper.personalize import NEED_COMMON
-from repper.registry import is_reference
+from repper.settings.config import ATTACK_SETTINGS, GENERAL, OPTIONS
 
 FROM_SERVER = frozenset({
     "method", "encoder", "width", "norm", "bn", "augment", "participation", "rounds", "epochs",

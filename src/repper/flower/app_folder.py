@@ -7,8 +7,8 @@ from typing import Any
 
 import tomli_w
 
-from repper.config import OPTIONS
-from repper.files import write_atomically
+from repper.basics.files import write_atomically
+from repper.settings.config import OPTIONS
 
 OF_THE_FEDERATION: dict[str, Any] = {
     "sites": "", "classes": "", "round-timeout": 0.0, "min-cohort": 0,
@@ -54,6 +54,6 @@ def write_app(folder: Path) -> None:
     write_atomically(
         folder / "repper_app" / "__init__.py",
         '"""What Flower starts; everything is in repper itself."""\n\n'
-        "from repper.flower.apps import client, server\n\n"
+        "from repper.flower.entry_points import client, server\n\n"
         '__all__ = ["client", "server"]\n',
     )

@@ -33,7 +33,7 @@ NEEDED = {
     "flwr-serverapp": ("flwr.superlink.cli",),
 }
 """Where Flower's programs begin."""
-PACKAGES = ("repper.methods", "repper.encoders", "repper.heads", "repper.rules")
+PACKAGES = ("repper.methods", "repper.encoders", "repper.heads", "repper.server")
 """Of which a federation chooses what it needs."""
 
 
@@ -70,7 +70,7 @@ def load(program: str) -> None:
     os.environ.update(QUIET)  # Flower reads it when it is imported
     quiet_memory = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
     os.environ.update(quiet_memory)
-    for name in (*NEEDED[program], "repper.flower.apps", "torch._dynamo"):
+    for name in (*NEEDED[program], "repper.flower.entry_points", "torch._dynamo"):
         import_module(name)
     for name in PACKAGES:
         for found in iter_modules(import_module(name).__path__, f"{name}."):

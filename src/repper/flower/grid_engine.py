@@ -16,16 +16,16 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp import Grid
 
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.basics.params import Params, digest, select
+from repper.data.dataset import Dataset
 from repper.engines.client import Clients
 from repper.engines.engine import Absent, Engine, Personal, Update
-from repper.engines.work import Work
-from repper.errors import RepperError
-from repper.federate import check
+from repper.engines.task import Work
 from repper.flower import wire
 from repper.flower.replies import SMALL, Replies, Size, patiently, replies_of, size_of
 from repper.methods.network import Holds, holdings, to_send
-from repper.params import Params, digest, select
+from repper.server.rounds import check
 
 PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.05, 1.0, 40
 """Seconds between two looks for answers, which grow by a fortieth of the time that they take."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from repper.basics.errors import RepperError
+from repper.basics.registry import mistake_in_own_code
 from repper.engines.client import Clients
 from repper.engines.engine import one_thread
-from repper.errors import RepperError
 from repper.flower import wire
 from repper.flower.site import TellableError
-from repper.registry import mistake_in_own_code
 
 log = logging.getLogger("repper")
 

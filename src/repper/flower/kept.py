@@ -112,7 +112,7 @@ def _clear(node: subprocess.Popen[bytes]) -> None:
 
 
 def _say(text: str) -> None:
-    # `repper.files.plain` is too much to import here.
+    # `repper.basics.files.plain` is too much to import here.
     shown = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

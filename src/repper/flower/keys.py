@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from repper.errors import RepperError
-from repper.files import write_atomically
+from repper.basics.errors import RepperError
+from repper.basics.files import write_atomically
 
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 VALID = datetime.timedelta(days=825)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from repper.errors import RepperError, install_hint
+from repper.basics.errors import RepperError, install_hint
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

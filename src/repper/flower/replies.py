@@ -24,8 +24,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from google.protobuf.message import DecodeError
 from httpx import HTTPStatusError
 
-from repper.errors import RepperError
-from repper.params import Params
+from repper.basics.errors import RepperError
+from repper.basics.params import Params
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError)
 """What Flower raises over an answer that is not made as it makes them."""

@@ -20,11 +20,13 @@ import numpy as np
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from repper.config import Config
-from repper.documents import read_json, write_json
+from repper.basics.documents import read_json, write_json
+from repper.basics.errors import RepperError
+from repper.basics.names import is_encoder
+from repper.basics.registry import is_reference
+from repper.data.partition import Partition
 from repper.engines.engine import Engine, Personal
-from repper.engines.work import Work
-from repper.errors import RepperError
+from repper.engines.task import Work
 from repper.flower import wire
 from repper.flower.grid_engine import (
     AWAY,
@@ -40,11 +42,8 @@ from repper.flower.site import spec_of_sites, travelling
 from repper.methods.common import common_stages
 from repper.methods.network import Holds, holdings
 from repper.methods.stage import cohort_size
-from repper.names import is_encoder
-from repper.partition import Partition
 from repper.privacy import SITE
 from repper.privacy.secret import secret_key
-from repper.registry import is_reference
 from repper.runs import run_folder
 from repper.runs.budget import OF_SITES, check_clients_hidden, find_noise
 from repper.runs.build import asked_stages, build_stages
@@ -59,7 +58,8 @@ from repper.runs.plan import (
     settled,
 )
 from repper.runs.rounds import read_rounds
-from repper.things import KINDS_OF_THINGS
+from repper.settings.config import Config
+from repper.settings.things import KINDS_OF_THINGS
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Federation:
 MOST_IMAGES = 10**9
 """No site has more."""
 GROWTH = 30.0
-"""How much larger values may become in a round (`repper.params.check_growth`)."""
+"""How much larger values may become in a round (`repper.basics.params.check_growth`)."""
 MOST_SHARE = 0.5
 """A site with a larger share of all images decides the mean, and is pointed out."""
 ASK_AGAIN = 30.0

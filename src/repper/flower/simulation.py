@@ -24,17 +24,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.basics.params import Params
+from repper.data.dataset import Dataset
 from repper.engines.by_value import ByValue
 from repper.engines.client import Clients
 from repper.engines.engine import Absent, Engine, Personal, Update
 from repper.engines.processes import KEEP_MEMORY, cores
-from repper.engines.work import Work
-from repper.errors import RepperError
+from repper.engines.task import Work
 from repper.flower import programs
 from repper.flower.grid_engine import PAUSE, SimulatedNodes
 from repper.flower.handlers import client_app
-from repper.params import Params
 
 QUIET = programs.QUIET | {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -20,34 +20,34 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from repper.config import Config
-from repper.config_file import write_config
-from repper.datasets.dataset import Dataset, Split
-from repper.datasets.image_folder import OtherClassesError, SiteFolder, read_folder
-from repper.documents import read_json, write_json
+from repper.basics.documents import read_json, write_json
+from repper.basics.errors import RepperError, unknown
+from repper.basics.files import write_atomically
+from repper.basics.hardware import resolve_device
+from repper.basics.names import is_encoder
+from repper.basics.params import Params, digest, params_of, read_params, save_params, select
+from repper.data.dataset import Dataset, Split
+from repper.data.image_folder import OtherClassesError, SiteFolder, read_folder
+from repper.data.partition import Partition
 from repper.encoders.encoder import SHARED, EncoderSpec, save_encoder
 from repper.engines.client import Clients
 from repper.engines.engine import Personal
-from repper.errors import RepperError, unknown
-from repper.evaluate import summarize
-from repper.files import write_atomically
+from repper.engines.private import PrivateStore
 from repper.flower.allowed import MOST, TRAVELS, check_allowed
-from repper.hardware import resolve_device
+from repper.heads.personalize import NEED_COMMON
+from repper.heads.scores import summarize
 from repper.methods.common import common_stages
 from repper.methods.stage import stage_at
-from repper.names import is_encoder
-from repper.params import Params, digest, params_of, read_params, save_params, select
-from repper.partition import Partition
-from repper.personalize import NEED_COMMON
 from repper.privacy import SITE
 from repper.privacy.accountant import Release
 from repper.privacy.ledger import Ledger
 from repper.privacy.secret import secret_key
-from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.budget import privacy_of
 from repper.runs.plan import Clientele, Plan, initial_networks, make_work, spec_of
-from repper.transforms import HideUpdate
+from repper.settings.config import Config
+from repper.settings.config_file import write_config
+from repper.updates.transforms import HideUpdate
 
 log = logging.getLogger("repper")
 

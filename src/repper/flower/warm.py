@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from repper.files import write_atomically
+from repper.basics.files import write_atomically
 from repper.flower import shim
 from repper.flower.programs import program
 

@@ -25,7 +25,7 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from pathlib import Path
 
-from repper.files import plain
+from repper.basics.files import plain
 from repper.flower import kept
 from repper.flower.kept import Ended
 from repper.flower.pace import Pace, answer_at_once

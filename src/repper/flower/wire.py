@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from repper.basics.errors import RepperError
+from repper.basics.params import Params
 from repper.engines.engine import Personal, Update
-from repper.errors import RepperError
-from repper.evaluate import Score
-from repper.params import Params
+from repper.heads.scores import Score
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
 PARAMS, TOLD = "shared", "told"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repper.basics.registry import Registry
 from repper.heads.settings import CommonSettings, HeadSettings
-from repper.registry import Registry
 
 if TYPE_CHECKING:
     from repper.heads.head import Head
@@ -15,8 +15,8 @@ HEADS: Registry[type[Head]] = Registry(
     {
         "linear": "repper.heads.descent:LinearHead",
         "mlp": "repper.heads.descent:MLPHead",
-        "svm": "repper.heads.solved:SVMHead",
-        "logistic": "repper.heads.solved:LogisticHead",
+        "svm": "repper.heads.convex:SVMHead",
+        "logistic": "repper.heads.convex:LogisticHead",
     },
     own="repper.heads.head:Head",
 )
@@ -25,8 +25,8 @@ DEVICE_HEADS: Registry[type[Head]] = Registry(
     {
         "linear": "repper.heads.descent_numpy:LinearHead",
         "mlp": "repper.heads.descent_numpy:MLPHead",
-        "svm": "repper.heads.solved:SVMHead",
-        "logistic": "repper.heads.solved:LogisticHead",
+        "svm": "repper.heads.convex:SVMHead",
+        "logistic": "repper.heads.convex:LogisticHead",
     },
 )
 """The same heads where there is no PyTorch."""

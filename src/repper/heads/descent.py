@@ -11,13 +11,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from repper.batches import batch_sizes, batches, even_size
+from repper.basics.errors import RepperError
+from repper.basics.options import check_fields
+from repper.data.batches import batch_sizes, batches, even_size
 from repper.edge.saved_head import Array
-from repper.errors import RepperError
+from repper.heads.batched import LinearLayer, Problem, Shape, Stack, shape_of
 from repper.heads.head import Fitted, Head, stops
 from repper.heads.settings import DescentSettings, LinearSettings, MLPSettings
-from repper.heads.together import LinearLayer, Problem, Shape, Stack, shape_of
-from repper.options import check_fields
 
 
 class DescentHead(DescentSettings, Head):

@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from repper.batches import batch_sizes, even_size
+from repper.basics.errors import RepperError
+from repper.data.batches import batch_sizes, even_size
 from repper.edge.saved_head import Array, softmax
-from repper.errors import RepperError
 from repper.heads.head import Fitted, Head
 from repper.heads.settings import DescentSettings, LinearSettings, MLPSettings
 

@@ -17,9 +17,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from repper.basics.errors import RepperError, unknown
+from repper.basics.options import check_fields
 from repper.edge.saved_head import SHAPES, Array, SavedHead
-from repper.errors import RepperError, unknown
-from repper.options import check_fields
 
 Fitted = tuple[str, dict[str, Array]]
 """A SavedHead's shape and arrays."""

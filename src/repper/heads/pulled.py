@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
+from repper.basics.errors import RepperError
+from repper.basics.options import check_fields
 from repper.edge.saved_head import Array
-from repper.errors import RepperError
+from repper.heads.batched import LinearLayer
 from repper.heads.head import Fitted, Head
 from repper.heads.prior import log_prior
-from repper.heads.together import LinearLayer
-from repper.options import check_fields
 
 Labels = NDArray[np.int64]
 FOLDS = 5

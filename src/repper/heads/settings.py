@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repper.options import setting
+from repper.basics.options import setting
 
 LEAST_STEPS = 100
 LEAST_EPOCHS = 10

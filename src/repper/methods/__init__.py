@@ -5,9 +5,9 @@ What a method of one's own is made of comes from here, too.
 
 from __future__ import annotations
 
+from repper.basics.registry import Registry
 from repper.methods.method import Method, Phase, Seen, Trained, everything
 from repper.methods.stage import Stage, Training
-from repper.registry import Registry
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
@@ -15,13 +15,13 @@ METHODS: Registry[type[Method]] = Registry(
         "repper": "repper.methods.repper:RepPer",
         "fedavg": "repper.methods.fedavg:FedAvg",
         "fedprox": "repper.methods.fedavg:FedProx",
-        "lg-fedavg": "repper.methods.halves:LGFedAvg",
-        "fedrep": "repper.methods.halves:FedRep",
-        "fedper": "repper.methods.halves:FedPer",
-        "fedbabu": "repper.methods.halves:FedBABU",
+        "lg-fedavg": "repper.methods.partial:LGFedAvg",
+        "fedrep": "repper.methods.partial:FedRep",
+        "fedper": "repper.methods.partial:FedPer",
+        "fedbabu": "repper.methods.partial:FedBABU",
         "ditto": "repper.methods.ditto:Ditto",
-        "local": "repper.methods.bounds:Local",
-        "central": "repper.methods.bounds:Central",
+        "local": "repper.methods.local_central:Local",
+        "central": "repper.methods.local_central:Central",
         "scaffold": "repper.methods.scaffold:Scaffold",
         "fedbn": "repper.methods.fedbn:FedBN",
         "fedrod": "repper.methods.fedrod:FedRoD",

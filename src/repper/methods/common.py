@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, final
 
-from repper import losses
 from repper.heads.settings import CommonSettings
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, Trained
 from repper.methods.stage import Stage, cohort_size
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from repper.params import Params
+    from repper.basics.params import Params
 
 BATCH = 32
 FALL = 0.1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from repper import losses
+from repper.basics.names import is_personal
+from repper.basics.options import setting
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen
-from repper.names import is_personal
-from repper.options import setting
 
 if TYPE_CHECKING:
     from torch import Tensor

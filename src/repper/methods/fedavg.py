@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from repper import losses
+from repper.basics.options import setting
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, everything
-from repper.options import setting
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from repper import losses
+from repper.methods import losses
 from repper.methods.method import Method, Phase, everything
 
 

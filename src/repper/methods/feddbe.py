@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast, final
 
-from repper import losses
+from repper.methods import losses
 from repper.methods.method import Method, Phase, everything
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from repper import losses
+from repper.basics.options import setting
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, everything
-from repper.options import setting
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.basics.options import Settled
 from repper.methods.stage import Stage
-from repper.options import Settled
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from repper.params import Params
+    from repper.basics.params import Params
 
 
 class Outputs(dict[str, "Tensor"]):
@@ -156,7 +156,8 @@ class Method(Settled, ABC):
     def begin(self, weights: Params) -> tuple[dict[str, Params], Params]:
         """Initial parts that are sent beside the weights, and initial private values.
 
-        Parts have names such as `control`; what is kept is called `part:name` (`repper.names`).
+        Parts have names such as `control`; private values are called `part:name`, as
+        `repper.basics.names` has it.
         """
         return {}, {}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from repper import losses
+from repper.basics.options import setting
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, Trained
-from repper.options import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from repper.params import Params
+    from repper.basics.params import Params
 
 
 @final

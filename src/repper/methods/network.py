@@ -10,12 +10,12 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
+from repper.basics.errors import RepperError
+from repper.basics.names import is_encoder, is_weight, named_parts
+from repper.basics.params import Params, params_of, select
 from repper.encoders.encoder import Encoder, EncoderSpec
-from repper.errors import RepperError
 from repper.methods.method import Method
 from repper.methods.stage import Stage
-from repper.names import is_encoder, is_weight, named_parts
-from repper.params import Params, params_of, select
 
 
 @final

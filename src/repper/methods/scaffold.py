@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from repper import losses
+from repper.basics.names import is_statistic, named_parts, part_of
+from repper.methods import losses
 from repper.methods.method import Method, Phase, Seen, Trained, everything
-from repper.names import is_statistic, named_parts, part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from repper.params import Params
+    from repper.basics.params import Params
 
 CONTROL = "control"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
 
 if TYPE_CHECKING:
     from repper.methods.method import Method

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repper.paper.reproduction import Reproduction
+from repper.paper.findings import Reproduction
 from repper.report.chapter import Chapter
-from repper.report.subject import subject_of_comparison
+from repper.report.content import subject_of_comparison
 
 
 def chapter_of(folder: Path) -> Chapter:

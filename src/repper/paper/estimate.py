@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.data.dataset import Dataset
+from repper.data.partition import Partition
 from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.engines.processes import cores
-from repper.errors import RepperError
 from repper.methods.stage import cohort_size
 from repper.paper.events import Estimate
 from repper.paper.experiment import Experiment, Preset
 from repper.paper.panels import Loaded, panel_config, panels_of
-from repper.partition import Partition
 from repper.runs.execute import passes
 from repper.runs.plan import plan
-from repper.runs.work import epochs_in
+from repper.runs.time_left import epochs_in
+from repper.settings.config import Config
 
 STEPS = 3
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from repper.paper.experiment import Panel
 from repper.runs.compare import Compared
 from repper.runs.execute import Event
-from repper.runs.work import CellStarted, WorkLeft
+from repper.runs.time_left import CellStarted, WorkLeft
 
 if TYPE_CHECKING:
-    from repper.paper.reproduction import Reproduction
+    from repper.paper.findings import Reproduction
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from repper.datasets.dataset import Dataset, Split
-from repper.embedding import embed, nearest_other, silhouettes
+from repper.basics.names import is_encoder
+from repper.basics.params import Params, clone, select
+from repper.data.dataset import Dataset, Split
+from repper.data.partition import Partition, read_partition, split
 from repper.encoders.encoder import SHARED, features_of
 from repper.engines.client import Clients
 from repper.engines.engine import one_thread
-from repper.evaluate import Score
-from repper.names import is_encoder
-from repper.palette import Look, class_looks, looks
+from repper.figures.embedding import embed, nearest_other, silhouettes
+from repper.figures.palette import Look, class_looks, looks
+from repper.figures.plots import STYLE, bubbles, save
+from repper.heads.scores import Score
 from repper.paper.gradients import Measured
-from repper.params import Params, clone, select
-from repper.partition import Partition, read_partition, split
-from repper.plots import STYLE, bubbles, save
 from repper.runs.plan import make_work
 from repper.runs.rounds import read_trained
 from repper.runs.run import Run

@@ -23,18 +23,18 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
-from repper.augment import Level, augment
-from repper.datasets.dataset import Dataset
-from repper.evaluate import head_classes, tail_classes
-from repper.losses import SupConForm
+from repper.basics.params import load_params
+from repper.basics.seeds import Purpose, torch_seed
+from repper.data.augment import Level, augment
+from repper.data.dataset import Dataset
+from repper.data.partition import read_partition
+from repper.heads.scores import head_classes, tail_classes
+from repper.methods.losses import SupConForm
 from repper.methods.network import build_network
 from repper.methods.repper import RepPer
-from repper.params import load_params
-from repper.partition import read_partition
 from repper.runs.rounds import read_trained
 from repper.runs.run import Run
 from repper.runs.run_folder import PARTITION
-from repper.seeds import Purpose, torch_seed
 
 Values = NDArray[np.float64]
 

@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset
-from repper.embedding import MEANING, PARTING, encoder_label, parting_of
+from repper.basics.errors import RepperError
+from repper.basics.table import Cell, Number, Table, count, figure, gain
+from repper.data.dataset import Dataset
 from repper.encoders.encoder import AVERAGED
-from repper.errors import RepperError
+from repper.figures.embedding import MEANING, PARTING, encoder_label, parting_of
 from repper.paper import figures
 from repper.paper.experiment import Panel, Settings
+from repper.paper.findings import Extra
 from repper.paper.gradients import measure_run
 from repper.paper.panels import cells_of, without
-from repper.paper.reproduction import Extra
 from repper.paper.tables import BUBBLES
 from repper.runs import run_folder
 from repper.runs.build import load_data
-from repper.runs.comparison import interval
+from repper.runs.comparison_table import interval
 from repper.runs.execute import Event
 from repper.runs.newcomers import join
 from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.table import Cell, Number, Table, count, figure, gain
+from repper.settings.config import Config
 
 JOINED = "joined"
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.data.dataset import Dataset
 from repper.paper.experiment import Experiment, Panel, Preset
 from repper.runs.build import load_data
-from repper.runs.comparison import TABLE, Comparison, Line
+from repper.runs.comparison_table import TABLE, Comparison, Line
 from repper.runs.row import Row
 from repper.runs.run import Run
+from repper.settings.config import Config
 
 PANELS = "panels"
 NOT_RUN = "not run"

@@ -6,11 +6,10 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset
-from repper.documents import write_json
-from repper.errors import RepperError
-from repper.files import check_same
+from repper.basics.documents import write_json
+from repper.basics.errors import RepperError
+from repper.basics.files import check_same
+from repper.data.dataset import Dataset
 from repper.paper import measures
 from repper.paper.events import (
     PanelMissing,
@@ -19,6 +18,7 @@ from repper.paper.events import (
     ReproduceEvent,
 )
 from repper.paper.experiment import SETTINGS, Experiment, Panel, Preset
+from repper.paper.findings import FIGURES, Extra, Reproduction, read_identity
 from repper.paper.panels import (
     NOT_RUN,
     Images,
@@ -28,11 +28,11 @@ from repper.paper.panels import (
     result_in,
     without,
 )
-from repper.paper.reproduction import FIGURES, Extra, Reproduction, read_identity
 from repper.runs import run_folder
 from repper.runs.compare import Compared, check_asked, compare
 from repper.runs.execute import Event
-from repper.runs.work import Work, trainings_of
+from repper.runs.time_left import Work, trainings_of
+from repper.settings.config import Config
 
 
 def reproduce(

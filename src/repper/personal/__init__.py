@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from repper.errors import needs
+from repper.basics.errors import needs
 
 if TYPE_CHECKING:
     from repper.personal.classifier import PersonalClassifier

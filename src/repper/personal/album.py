@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from repper.basics.errors import RepperError
+from repper.basics.tensor_files import read_sealed, write_sealed
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array
-from repper.errors import RepperError
 from repper.personal.photos import Photo, digest_of, features_of
-from repper.sealed import read_sealed, write_sealed
 
 FORMAT = "repper-photos-1"
 

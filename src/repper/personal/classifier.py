@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from repper.datasets.images import fitted, read_image
+from repper.basics.errors import RepperError
+from repper.data.images import fitted, read_image
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array, SavedHead, softmax
-from repper.errors import RepperError
 from repper.heads.head import Head
 from repper.personal.fit import make_head
 

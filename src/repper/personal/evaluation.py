@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from repper.basics.errors import RepperError
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import SavedHead
 from repper.edge.unknown import Unknown
-from repper.errors import RepperError
 from repper.personal.model import Model
 from repper.personal.photos import Photo, features_of, photos_in
 

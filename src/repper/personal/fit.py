@@ -13,12 +13,12 @@ from scipy.optimize import minimize_scalar
 from sklearn.covariance import LedoitWolf
 from sklearn.model_selection import StratifiedKFold
 
+from repper.basics.errors import RepperError, unknown
+from repper.basics.options import check_fields
 from repper.edge.saved_head import Array, SavedHead, softmax
 from repper.edge.unknown import Unknown
-from repper.errors import RepperError, unknown
 from repper.heads import DEVICE_HEADS
 from repper.heads.head import Head
-from repper.options import check_fields
 
 FOLDS = 5
 KNOWN_SHARE = 0.95

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from repper.basics.errors import RepperError
 from repper.edge.model_folder import MODEL, ModelNotes, read_model
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array, SavedHead
 from repper.edge.unknown import Unknown, read_unknown
-from repper.errors import RepperError
 from repper.personal.photos import features_of
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from repper.basics.errors import RepperError
+from repper.basics.files import alone_in, write_atomically
 from repper.edge.model_folder import (
     ENCODER,
     FILES,
@@ -34,8 +36,6 @@ from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.onnx_file import verified
 from repper.edge.saved_head import SavedHead
 from repper.edge.unknown import Unknown
-from repper.errors import RepperError
-from repper.files import alone_in, write_atomically
 from repper.personal.album import Added, Album, empty_album, read_album
 from repper.personal.evaluation import Evaluation, tested_on
 from repper.personal.fit import (

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from repper.datasets.image_folder import ENDINGS, class_files
-from repper.datasets.images import read_image, read_images
+from repper.basics.errors import RepperError
+from repper.data.image_folder import ENDINGS, class_files
+from repper.data.images import read_image, read_images
 from repper.edge.onnx_encoder import OnnxEncoder
 from repper.edge.saved_head import Array
-from repper.errors import RepperError
 
 AT_ONCE = 256
 """Photos that are in memory at the same time."""

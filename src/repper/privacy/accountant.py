@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from repper.errors import RepperError, needs
+from repper.basics.errors import RepperError, needs
 from repper.privacy import Privacy
 
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64)

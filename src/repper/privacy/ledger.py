@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repper.documents import check_kinds, read_json, write_json
-from repper.errors import RepperError
+from repper.basics.documents import check_kinds, read_json, write_json
+from repper.basics.errors import RepperError
 from repper.privacy import Privacy
 from repper.privacy.accountant import Release, epsilon
 

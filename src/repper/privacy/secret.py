@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
 from repper.privacy.gaussian import KEY_BYTES
 
 

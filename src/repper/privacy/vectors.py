@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from repper.params import Params
+from repper.basics.params import Params
 
 Vector = NDArray[np.float64]
 

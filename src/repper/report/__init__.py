@@ -10,13 +10,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from repper.errors import RepperError
-from repper.files import write_atomically
-from repper.palette import DARK, LIGHT
+from repper.basics.errors import RepperError
+from repper.basics.files import write_atomically
+from repper.figures.palette import DARK, LIGHT
 from repper.report.chapter import Chapter
+from repper.report.content import subjects_of
 from repper.report.html import Html, table, tag
 from repper.report.sections import again, section
-from repper.report.subject import subjects_of
 
 __all__ = ["write_report"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from repper.report.subject import Subject
-from repper.table import Table
+from repper.basics.table import Table
+from repper.report.content import Subject
 
 
 @dataclass(frozen=True)

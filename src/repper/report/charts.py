@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from repper.palette import Look, class_looks
+from repper.figures.palette import Look, class_looks
 from repper.report import svg
 from repper.report.html import Html, tag
 from repper.report.svg import BOTTOM, HEIGHT, LEFT, LINES, RIGHT, TOP, WIDTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-from repper.table import LONG, Cell, Number, Table
+from repper.basics.table import LONG, Cell, Number, Table
 
 
 class Html(str):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repper.documents import read_json
-from repper.partition import FOLDERS
-from repper.report.subject import Subject
-from repper.runs.comparison import CONFIDENCE
+from repper.basics.documents import read_json
+from repper.basics.table import figure
+from repper.data.partition import FOLDERS
+from repper.report.content import Subject
+from repper.runs.comparison_table import CONFIDENCE
 from repper.runs.row import Row
 from repper.runs.run_folder import PARTITION
-from repper.table import figure
 
 Gain = tuple[float | None, float | None, float | None]
 """What the best row has more than another in the mean, and the two ends of the interval."""

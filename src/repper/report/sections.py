@@ -8,20 +8,20 @@ from functools import cache, partial
 
 import numpy as np
 
-from repper.config import OPTIONS
-from repper.embedding import MEANING, PARTING, embedding_of, encoder_label
-from repper.errors import RepperError
-from repper.evaluate import Counts, table_of
-from repper.palette import looks
+from repper.basics.errors import RepperError
+from repper.basics.table import Cell, Number, Table, count, figure, heading_of
+from repper.figures.embedding import MEANING, PARTING, embedding_of, encoder_label
+from repper.figures.palette import looks
+from repper.heads.scores import Counts, table_of
 from repper.report import charts
+from repper.report.content import Subject
 from repper.report.html import Html, join, table, tag
 from repper.report.opening import opening
-from repper.report.subject import Subject
 from repper.runs.attacked import said_of
 from repper.runs.build import load_data
-from repper.runs.comparison import over_rounds
+from repper.runs.comparison_table import over_rounds
 from repper.runs.run import Run
-from repper.table import Cell, Number, Table, count, figure, heading_of
+from repper.settings.config import OPTIONS
 
 MOST_CLIENTS = 60
 """A heat map or a drawing of more clients would not be readable."""

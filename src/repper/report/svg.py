@@ -6,7 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
-from repper.palette import Look
+from repper.figures.palette import Look
 from repper.report.html import Html, join, tag
 
 WIDTH, HEIGHT = 640, 300

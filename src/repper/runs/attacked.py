@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from repper.attacks import Backdoor, Hostile
+from repper.basics.params import Params
 from repper.edge.saved_head import read_head
 from repper.encoders.encoder import features_of
 from repper.engines.engine import one_thread
-from repper.evaluate import mean_of
-from repper.params import Params
+from repper.heads.scores import mean_of
 from repper.runs.plan import Plan
+from repper.updates.attacks import Backdoor, Hostile
 
 EncoderOf = Callable[[int], Params]
 

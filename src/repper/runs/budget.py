@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from repper.config import Config
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.basics.seeds import Purpose, stream
 from repper.methods.stage import Stage, choose_cohort
 from repper.privacy import SERVER, SITE, Privacy
 from repper.privacy.accountant import Release, check_delta, noise_for, within
-from repper.seeds import Purpose, stream
+from repper.settings.config import Config
 
 OF_SITES = "sites"
 """The name of the data of a federation, in its server's settings."""

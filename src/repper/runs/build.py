@@ -9,16 +9,12 @@ import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
-from repper.config import Config
-from repper.datasets import Dataset, load
-from repper.errors import RepperError
+from repper.basics.errors import RepperError
+from repper.basics.options import check_fields
+from repper.data import Dataset, load
+from repper.data.partition import Partition, by_folders, read_partition, split
 from repper.heads import HEADS
-from repper.heads.settings import CommonSettings
-from repper.methods.common import common_stage
-from repper.methods.stage import Stage, Training, cohort_size
-from repper.options import check_fields
-from repper.partition import Partition, by_folders, read_partition, split
-from repper.personalize import (
+from repper.heads.personalize import (
     COMMON,
     COMMON_TUNED,
     FINETUNE,
@@ -32,7 +28,11 @@ from repper.personalize import (
     TuneCommon,
     UseCommon,
 )
+from repper.heads.settings import CommonSettings
+from repper.methods.common import common_stage
+from repper.methods.stage import Stage, Training, cohort_size
 from repper.runs.budget import within_budget
+from repper.settings.config import Config
 
 
 def load_data(config: Config) -> Dataset:

@@ -8,8 +8,8 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from repper.errors import RepperError
-from repper.files import InUseError, alone_in, lock_file
+from repper.basics.errors import RepperError
+from repper.basics.files import InUseError, alone_in, lock_file
 from repper.runs.folders import (
     CELLS,
     MARKS,

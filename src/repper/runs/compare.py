@@ -12,29 +12,29 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from repper.config import Config, check_known
-from repper.config_file import read_config, write_config
-from repper.datasets.dataset import Dataset
-from repper.documents import read_json, write_json
+from repper.basics.documents import read_json, write_json
+from repper.basics.errors import RepperError, unknown
+from repper.basics.files import check_one_of, check_same
+from repper.basics.hardware import resolve_device, resolve_precision
+from repper.basics.options import check_kind, checked
+from repper.basics.registry import absolute_reference, is_reference, reference_to
+from repper.data.dataset import Dataset
+from repper.data.partition import read_partition
 from repper.engines import ENGINES
-from repper.errors import RepperError, unknown
-from repper.files import check_one_of, check_same
-from repper.hardware import resolve_device, resolve_precision
+from repper.heads.personalize import personalizer_names
 from repper.methods import METHODS, Method
-from repper.options import check_kind, checked
-from repper.partition import read_partition
-from repper.personalize import personalizer_names
-from repper.registry import absolute_reference, is_reference, reference_to
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
-from repper.runs.comparison import OVER_ROUNDS, TABLE, Comparison
+from repper.runs.comparison_table import OVER_ROUNDS, TABLE, Comparison
 from repper.runs.execute import Event, execute
 from repper.runs.plan import plan
 from repper.runs.reuse import Trainings, branch, is_trained
 from repper.runs.row import CELLS, Row, Settings, row_settings, split_name
 from repper.runs.run import Run
+from repper.runs.time_left import CellStarted, Work, WorkLeft, trainings_of
 from repper.runs.tune import MOST_SEEDS, TUNING, Tuning, choose
-from repper.runs.work import CellStarted, Work, WorkLeft, trainings_of
+from repper.settings.config import Config, check_known
+from repper.settings.config_file import read_config, write_config
 
 SETTINGS = "comparison.toml"
 TUNED = "tuning.json"

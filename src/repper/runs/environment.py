@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from repper.hardware import instruction_sets
+from repper.basics.hardware import instruction_sets
 
 SAME_DIGITS = ("processor", "instructions", "variables", "packages", "code")
 """What the last digits of a result may depend on."""

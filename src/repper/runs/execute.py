@@ -16,22 +16,21 @@ from typing import Any
 
 import torch
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.basics.names import is_encoder, is_weight
+from repper.basics.params import Params, WeightedMean, digest, select
+from repper.basics.switches import default_switches, each_step
+from repper.data.dataset import Dataset
+from repper.data.partition import Partition
 from repper.encoders.encoder import AVERAGED, SHARED, encoder_origin
 from repper.encoders.published import ORIGIN, is_published
 from repper.engines import ENGINES, BuildEngine
 from repper.engines.engine import Engine, Personal
-from repper.errors import RepperError
-from repper.evaluate import summarize
-from repper.federate import Round, Served, federate
+from repper.engines.private import PrivateStore
+from repper.heads.scores import summarize
 from repper.methods.method import phases_of
 from repper.methods.stage import Stage, rounds_of, stage_at
-from repper.names import is_encoder, is_weight
-from repper.params import Params, WeightedMean, digest, select
-from repper.partition import Partition
 from repper.privacy.accountant import Release
-from repper.private import PrivateStore
 from repper.runs import run_folder
 from repper.runs.attacked import attack_facts
 from repper.runs.plan import Plan, plan
@@ -49,7 +48,8 @@ from repper.runs.rounds import (
 )
 from repper.runs.run import Run
 from repper.runs.tracking import open_trackers
-from repper.switches import default_switches, each_step
+from repper.server.rounds import Round, Served, federate
+from repper.settings.config import Config
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repper.documents import read_json, read_toml
+from repper.basics.documents import read_json, read_toml
+from repper.basics.errors import RepperError
+from repper.basics.files import LEFTOVER, InUseError, alone_in, is_alive, lock_file
+from repper.basics.registry import is_reference, short_reference
 from repper.edge.model_folder import FILES, MODEL, read_model
-from repper.errors import RepperError
-from repper.files import LEFTOVER, InUseError, alone_in, is_alive, lock_file
-from repper.registry import is_reference, short_reference
 from repper.runs.run_folder import (
     BOARD,
     CONFIG,

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from repper.config import JOIN_SETTINGS, Config
-from repper.datasets import DATASETS
-from repper.datasets.dataset import Dataset
-from repper.datasets.shape import shaped
+from repper.basics.errors import RepperError
+from repper.data import DATASETS
+from repper.data.dataset import Dataset
+from repper.data.partition import KINDS
+from repper.data.shape import shaped
 from repper.encoders import HALF
-from repper.errors import RepperError
 from repper.heads import HEADS
-from repper.partition import KINDS
-from repper.personalize import NEED_A_HEAD, NEED_COMMON
+from repper.heads.personalize import NEED_A_HEAD, NEED_COMMON
 from repper.runs.build import load_data
 from repper.runs.execute import Event, execute
 from repper.runs.result import read_common
 from repper.runs.run import Run
+from repper.settings.config import JOIN_SETTINGS, Config
 
 
 def join(

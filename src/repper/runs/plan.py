@@ -12,32 +12,28 @@ from math import inf
 from pathlib import Path
 from typing import Any, final
 
-from repper.attacks import Hostile, choose_hostile
-from repper.compiler import check_compiler
-from repper.config import Config, check_known
-from repper.datasets.dataset import Dataset
+from repper.basics.errors import RepperError
+from repper.basics.hardware import resolve_device, resolve_precision
+from repper.basics.names import is_encoder, is_statistic, is_weight
+from repper.basics.params import Params, clone, load_params, params_of, select
+from repper.basics.registry import blaming, is_reference
+from repper.basics.seeds import Purpose, stream, torch_seed
+from repper.data.dataset import Dataset
+from repper.data.partition import Partition, hold_out, read_partition
+from repper.data.shift import check_shift, shifted
 from repper.encoders import ENCODERS, HALF
+from repper.encoders.compiler import check_compiler
 from repper.encoders.encoder import EncoderSpec
 from repper.encoders.published import Published, is_published, pixels_of
 from repper.engines.engine import Personal
-from repper.engines.work import Work
-from repper.errors import RepperError
-from repper.federate import Limits, Served, begin
-from repper.hardware import resolve_device, resolve_precision
+from repper.engines.task import Work
 from repper.methods.common import common_stages
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import Stage, cohort_size, rounds_of, stage_at
-from repper.names import is_encoder, is_statistic, is_weight
-from repper.params import Params, clone, load_params, params_of, select
-from repper.partition import Partition, hold_out, read_partition
 from repper.privacy import SITE, Privacy
 from repper.privacy.gaussian import key_of_seed
 from repper.privacy.ledger import Ledger
-from repper.registry import blaming, is_reference
-from repper.rules import Mean, Rule
-from repper.rules.noised import NoisedMean
-from repper.rules.robust import Robust
 from repper.runs import run_folder
 from repper.runs.budget import check_clients_hidden, find_noise, privacy_of
 from repper.runs.build import (
@@ -53,9 +49,13 @@ from repper.runs.rounds import check_private
 from repper.runs.run import Run, encoder_at
 from repper.runs.tracking import check_trackers
 from repper.runs.trial import try_out
-from repper.seeds import Purpose, stream, torch_seed
-from repper.shift import check_shift, shifted
-from repper.transforms import Float16, HideUpdate, Transform
+from repper.server import Mean, Rule
+from repper.server.noised import NoisedMean
+from repper.server.robust import Robust
+from repper.server.rounds import Limits, Served, begin
+from repper.settings.config import Config, check_known
+from repper.updates.attacks import Hostile, choose_hostile
+from repper.updates.transforms import Float16, HideUpdate, Transform
 
 
 class Clientele(ABC):

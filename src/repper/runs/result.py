@@ -13,17 +13,17 @@ import pyarrow
 from pyarrow import parquet
 from torch import Tensor, nn
 
-from repper.config import Config
-from repper.documents import build, read_json, write_json
+from repper.basics.documents import build, read_json, write_json
+from repper.basics.errors import RepperError
+from repper.basics.files import write_atomically
+from repper.basics.params import Params, digest, params_of, read_params, save_params
+from repper.basics.tensor_files import check_ties, read_notes
 from repper.encoders.encoder import save_encoder
 from repper.engines.engine import Personal
-from repper.engines.work import Work
-from repper.errors import RepperError
-from repper.evaluate import Score, mean_of, summarize
-from repper.files import write_atomically
-from repper.params import Params, digest, params_of, read_params, save_params
+from repper.engines.task import Work
+from repper.heads.scores import Score, mean_of, summarize
 from repper.runs.run_folder import COMMON, CURVES, ENCODER, HEADS, RESULT, ROUNDS, SCORES
-from repper.sealed import check_ties, read_notes
+from repper.settings.config import Config
 
 SCORE_COLUMNS = ("client", "head", "class", "n_train", "n", "correct")
 CURVE_COLUMNS = ("client", "epoch", "accuracy")

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repper.config import Config
-from repper.config_file import write_config
-from repper.datasets.dataset import Dataset
-from repper.documents import write_json
-from repper.errors import RepperError
+from repper.basics.documents import write_json
+from repper.basics.errors import RepperError
+from repper.basics.params import read_params
+from repper.basics.tensor_files import check_ties, read_notes
+from repper.data.dataset import Dataset
+from repper.data.partition import read_partition
+from repper.engines.private import PrivateStore
 from repper.methods.common import CommonHead
 from repper.methods.stage import Stage, rounds_of
-from repper.params import read_params
-from repper.partition import read_partition
 from repper.privacy.ledger import copy_ledger
-from repper.private import PrivateStore
 from repper.runs.plan import plan
 from repper.runs.rounds import check_private, read_rounds, stage_checkpoint, write_rounds
 from repper.runs.run import Run
@@ -36,7 +35,8 @@ from repper.runs.run_folder import (
     read_run_config,
     training_of,
 )
-from repper.sealed import check_ties, read_notes
+from repper.settings.config import Config
+from repper.settings.config_file import write_config
 
 
 def branch(source: Path, target: Path, *, elsewhere: bool) -> None:

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from repper.documents import IN_JSON, build, from_json
-from repper.errors import RepperError
-from repper.federate import Served
-from repper.files import write_atomically
+from repper.basics.documents import IN_JSON, build, from_json
+from repper.basics.errors import RepperError
+from repper.basics.files import write_atomically
+from repper.basics.names import is_weight, named_parts, part_of
+from repper.basics.params import Params, clone, read_params, save_params, select
+from repper.basics.seal import BLANK, BLANK_SEAL, SEAL
+from repper.basics.tensor_files import check_ties
+from repper.engines.private import PrivateStore
 from repper.methods.network import Holds
 from repper.methods.stage import Stage, stage_at
-from repper.names import is_weight, named_parts, part_of
-from repper.params import Params, clone, read_params, save_params, select
-from repper.private import PrivateStore
 from repper.runs.result import read_result
 from repper.runs.run_folder import CHECKPOINT, PRIVATE, RESULT, ROUNDS, name_of, training_of
-from repper.seal import BLANK, BLANK_SEAL, SEAL
-from repper.sealed import check_ties
+from repper.server.rounds import Served
 
 CHOSEN = "chosen-{}.safetensors"
 STAGE = "before-stage-{}.safetensors"

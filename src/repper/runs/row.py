@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.config import ATTACK_SETTINGS, OPTIONS, Config
-from repper.errors import RepperError, unknown
+from repper.basics.errors import RepperError, unknown
+from repper.basics.options import options_of
+from repper.basics.registry import is_reference
 from repper.methods import Method
-from repper.options import options_of
-from repper.registry import is_reference
-from repper.things import STAGE1, STAGE2
+from repper.settings.config import ATTACK_SETTINGS, OPTIONS, Config
+from repper.settings.things import STAGE1, STAGE2
 
 CELLS = "cells"
 OF_TABLE = {

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repper.config import Config
-from repper.datasets.images import read_image
+from repper.basics.errors import RepperError, unknown
+from repper.basics.options import check_kind, checked, checked_path
+from repper.basics.params import Params, digest
+from repper.basics.tensor_files import read_notes
+from repper.data.images import read_image
 from repper.edge.saved_head import SavedHead, read_head
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
-from repper.errors import RepperError, unknown
-from repper.evaluate import Score, mean_of
+from repper.engines.private import PrivateStore
+from repper.heads.scores import Score, mean_of
 from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
-from repper.options import check_kind, checked, checked_path
-from repper.params import Params, digest
-from repper.private import PrivateStore
 from repper.runs.build import build_stages
 from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
 from repper.runs.rounds import check_private, read_rounds
@@ -35,7 +35,7 @@ from repper.runs.run_folder import (
     read_run_config,
     training_of,
 )
-from repper.sealed import read_notes
+from repper.settings.config import Config
 
 
 def encoder_at(path: Path) -> tuple[EncoderSpec, Params]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repper.config import Config
-from repper.config_file import read_config, write_config
-from repper.documents import build, check_kinds, read_json, write_json
-from repper.errors import RepperError
-from repper.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
+from repper.basics.documents import build, check_kinds, read_json, write_json
+from repper.basics.errors import RepperError
+from repper.basics.files import InUseError, check_one_of, check_same, clear_leftovers, lock_file
+from repper.settings.config import Config
+from repper.settings.config_file import read_config, write_config
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
@@ -282,9 +282,9 @@ def check_init(folder: Path, config: Config) -> None:
 
 
 def _init_digest(config: Config) -> str:
+    from repper.basics.params import digest
     from repper.encoders.encoder import read_encoder
     from repper.encoders.published import is_published
-    from repper.params import digest
 
     path = Path(str(config.init))
     if not is_published(path):

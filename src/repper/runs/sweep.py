@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repper.config import CHANGES_NOTHING, OPTIONS, Config
-from repper.datasets.dataset import Dataset
-from repper.documents import read_json, write_covered
-from repper.errors import RepperError, unknown
-from repper.files import check_one_of
+from repper.basics.documents import read_json, write_covered
+from repper.basics.errors import RepperError, unknown
+from repper.basics.files import check_one_of
+from repper.basics.table import Column, Number, Table, gain, places
+from repper.data.dataset import Dataset
 from repper.runs import run_folder
 from repper.runs.build import build_partition, load_data
 from repper.runs.compare import PER_CELL, SETTINGS, Compared, check_kept, compare
-from repper.runs.comparison import Comparison
+from repper.runs.comparison_table import Comparison
 from repper.runs.execute import Event
 from repper.runs.plan import plan
 from repper.runs.row import Row, folder_name
+from repper.runs.time_left import CellStarted, Work, WorkLeft, trainings_of
 from repper.runs.tune import Tuning
-from repper.runs.work import CellStarted, Work, WorkLeft, trainings_of
-from repper.table import Column, Number, Table, gain, places
+from repper.settings.config import CHANGES_NOTHING, OPTIONS, Config
 
 SWEEP = "sweep"
 

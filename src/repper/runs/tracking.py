@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from repper.config import Config
-from repper.documents import read_json, write_json
-from repper.errors import missing_extra
-from repper.files import lock_file
+from repper.basics.documents import read_json, write_json
+from repper.basics.errors import missing_extra
+from repper.basics.files import lock_file
 from repper.runs.rounds import read_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import BOARD, MLFLOW_RUN
+from repper.settings.config import Config
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -12,17 +12,17 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from repper.datasets.dataset import Dataset, Split
+from repper.basics.errors import RepperError
+from repper.basics.registry import is_reference, short_reference
+from repper.data.dataset import Dataset, Split
+from repper.data.partition import Partition
 from repper.encoders.encoder import Encoder, extract
 from repper.engines.serial import SerialEngine
-from repper.engines.work import Work
-from repper.errors import RepperError
-from repper.federate import begin, federate
+from repper.engines.task import Work
+from repper.heads.personalize import Personalizers
 from repper.methods.network import holdings
-from repper.partition import Partition
-from repper.personalize import Personalizers
-from repper.registry import is_reference, short_reference
-from repper.rules import Rule
+from repper.server import Rule
+from repper.server.rounds import begin, federate
 
 IMAGES = 8
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repper.config import Config
-from repper.datasets.dataset import Dataset, set_apart
-from repper.documents import read_toml
-from repper.errors import RepperError, unknown
+from repper.basics.documents import read_toml
+from repper.basics.errors import RepperError, unknown
+from repper.basics.options import Settled, setting
+from repper.basics.seeds import Purpose, stream
+from repper.data.dataset import Dataset, set_apart
 from repper.methods import METHODS
-from repper.options import Settled, setting
 from repper.runs.row import Row, check_setting
-from repper.seeds import Purpose, stream
+from repper.settings.config import Config
 
 if TYPE_CHECKING:
-    from repper.runs.comparison import Comparison
+    from repper.runs.comparison_table import Comparison
 
 TUNING = "tuning"
 EVERY = "every"

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors in one sentence, files, limits, random streams."""

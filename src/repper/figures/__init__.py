@@ -1,0 +1,1 @@
+"""Pictures: colours, matplotlib figures, and what encoders make of images."""

@@ -1,0 +1,1 @@
+"""Settings: one frozen value of them all, its file, and the things that it names."""
