@@ -25,7 +25,7 @@ from repper.heads import HEADS
 from repper.heads.convex import LogisticHead
 from repper.heads.descent import LinearHead
 from repper.heads.head import Head
-from repper.heads.personalize import Features, FitHead, Learner, personalize
+from repper.heads.personalize import Features, FitHead, HeadInputs, personalize
 from speed.measure import Measure, interleaved, medians, random_images
 
 EPOCHS = 50
@@ -71,31 +71,31 @@ def many_heads(repeats: int) -> list[Measure]:
     All get centred and scaled features (--head-scale); without that scikit-learn would need
     several times as long.
     """
-    learners, tests = _clients_with_features(1000)
-    scaled = [LinearHead(scale=True).prepared(one.train.r, one.train.labels)[0] for one in learners]
+    clients, tests = _clients_with_features(1000)
+    scaled = [LinearHead(scale=True).prepared(one.train.r, one.train.labels)[0] for one in clients]
     kinds: dict[str, type[Head]] = {"logistic": LogisticHead, "linear": LinearHead}
     heads: dict[str, list[Callable[[Array], Array]]] = {}
 
     def ours(kind: str) -> float:
         began = time.perf_counter()
         personalizer, alike = FitHead(kinds[kind], (("scale", True),)), defaultdict(list)
-        for place, one in enumerate(learners):
+        for place, one in enumerate(clients):
             alike[kinds[kind]().alike(one.train.r, one.train.labels)].append(place)
         found: dict[int, SavedHead] = {}
         for places in alike.values():
             for start in range(0, len(places), MOST_AT_ONCE):
                 part = places[start : start + MOST_AT_ONCE]
-                fitted = personalize([(personalizer, learners[i]) for i in part], NAMES)
+                fitted = personalize([(personalizer, clients[i]) for i in part], NAMES)
                 found.update((part[at], head) for at, _, head in fitted)
         took = time.perf_counter() - began
-        heads[kind] = [found[i].predict for i in range(len(learners))]
+        heads[kind] = [found[i].predict for i in range(len(clients))]
         return took
 
     def theirs() -> float:
         began = time.perf_counter()
         found = [
             LogisticRegression(max_iter=1000).fit(x, one.train.labels)
-            for x, one in zip(scaled, learners, strict=True)
+            for x, one in zip(scaled, clients, strict=True)
         ]
         took = time.perf_counter() - began
         heads["scikit-learn"] = [model.predict for model in found]
@@ -105,7 +105,7 @@ def many_heads(repeats: int) -> list[Measure]:
         ways = {kind: lambda kind=kind: ours(kind) for kind in kinds}
         middle = medians(interleaved(repeats, **ways, **{"scikit-learn": theirs}))
     accuracy = dict.fromkeys(heads, 0.0)
-    for place, (one, (r, labels)) in enumerate(zip(learners, tests, strict=True)):
+    for place, (one, (r, labels)) in enumerate(zip(clients, tests, strict=True)):
         mean = one.train.r.mean(0)
         scale = np.sqrt(((one.train.r - mean) ** 2).mean())
         for name in heads:
@@ -123,11 +123,11 @@ def many_heads(repeats: int) -> list[Measure]:
     return found
 
 
-def _clients_with_features(count: int) -> tuple[list[Learner], list[tuple[Array, Array]]]:
+def _clients_with_features(count: int) -> tuple[list[HeadInputs], list[tuple[Array, Array]]]:
     """Clients with 2 to 8 of ten classes, and features of 256 numbers that overlap somewhat."""
     random = np.random.default_rng(0)
     centres = 0.15 * random.normal(size=(10, 256))
-    learners, tests = [], []
+    clients, tests = [], []
     for _ in range(count):
         own = random.permutation(10)[: random.integers(2, 9)]
 
@@ -136,9 +136,9 @@ def _clients_with_features(count: int) -> tuple[list[Learner], list[tuple[Array,
             r = np.maximum(centres[labels] + random.normal(size=(len(labels), 256)), 0)
             return r.astype(np.float32), labels
 
-        learners.append(Learner(Features(*features(random.integers(10, 90)), "random"), None, 0))
+        clients.append(HeadInputs(Features(*features(random.integers(10, 90)), "random"), None, 0))
         tests.append(features(50))
-    return learners, tests
+    return clients, tests
 
 
 FEW, MANY = 1000, 100_000

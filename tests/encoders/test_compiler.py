@@ -14,7 +14,7 @@ from repper.engines.client import Clients
 from repper.engines.pool import PoolEngine
 from repper.engines.private import PrivateStore
 from repper.engines.serial import SerialEngine
-from repper.engines.trainer import Pupil
+from repper.engines.trainer import TrainingInputs
 from repper.runs.plan import plan
 from repper.settings.config import Config
 
@@ -50,7 +50,7 @@ def like_a_client(work, shared, digits):
     # In the order of memory in which clients have what they receive: sums depend on it.
     clients = Clients.of(work, digits)
     clients.receive(shared)
-    return Pupil(none, none, clients._received, own, torch.ones(10), features=none.float)
+    return TrainingInputs(none, none, clients._received, own, torch.ones(10), features=none.float)
 
 
 def two_rounds(engine, shared, later):

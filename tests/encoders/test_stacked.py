@@ -17,7 +17,7 @@ from repper.engines.client import Clients
 from repper.engines.private import PrivateStore
 from repper.engines.serial import SerialEngine
 from repper.engines.small_clients import Stack, Stacking
-from repper.engines.trainer import Pupil, Trainer
+from repper.engines.trainer import Trainer, TrainingInputs
 from repper.methods.fedavg import FedAvg, FedProx
 from repper.methods.network import build_network
 from repper.methods.partial import FedRep
@@ -159,12 +159,12 @@ class Fleet:
         beside = {f"{part}:{n}": t for part, values in parts.items() for n, t in values.items()}
         self.received = params | beside
         random = torch.Generator().manual_seed(1)
-        self.pupils = []
+        self.several = []
         for count in sizes:
             images = torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=random)
             labels = torch.randint(0, 10, (count,), generator=random)
             counts = torch.bincount(labels, minlength=10).float()
-            self.pupils.append(Pupil(images, labels, self.received, kept, counts))
+            self.several.append(TrainingInputs(images, labels, self.received, kept, counts))
 
     def in_stacks(self, parts):
         """Digests and losses by client, trained in these parts."""
@@ -173,8 +173,10 @@ class Fleet:
             stack = Stack(self.network, self.training, False, len(part))
             stack.receive(self.received)
             randoms = [torch.Generator().manual_seed(i) for i in part]
-            pupils = [self.pupils[i] for i in part]
-            results = [stack.train(phase, pupils, 1e-3, randoms) for phase in self.method.phases(2)]
+            several = [self.several[i] for i in part]
+            results = [
+                stack.train(phase, several, 1e-3, randoms) for phase in self.method.phases(2)
+            ]
             for place, client in enumerate(part):
                 loss = [result[place][0] for result in results]
                 gradients = [digest(result[place][1]) for result in results]
@@ -186,7 +188,7 @@ class Fleet:
         live, random = params_of(self.network), torch.Generator().manual_seed(client)
         copy_params({n: t for n, t in self.received.items() if n in live}, live)
         losses = [
-            trainer.train(phase, self.pupils[client], 1e-3, random)[0]
+            trainer.train(phase, self.several[client], 1e-3, random)[0]
             for phase in self.method.phases(2)
         ]
         return clone(live), losses

@@ -22,7 +22,7 @@ from repper.engines.client import Clients
 from repper.engines.pool import PoolEngine
 from repper.engines.private import PrivateStore
 from repper.engines.serial import SerialEngine
-from repper.engines.trainer import Pupil
+from repper.engines.trainer import TrainingInputs
 from repper.heads import HEADS
 from repper.heads.scores import knn_accuracy
 from repper.methods import METHODS
@@ -307,8 +307,8 @@ def train_one_phase(data, phase, **settings):
     images, labels = clients._pick(clients._train_split, work.train_rows(0))
     counts = torch.bincount(labels, minlength=10).float()
     features = functools.partial(clients._looked_at, 0, images)
-    pupil = Pupil(images, labels, shared, {}, counts, features)
-    loss, _ = trainer.train(phase, pupil, 1e-3, torch.Generator().manual_seed(0))
+    inputs = TrainingInputs(images, labels, shared, {}, counts, features)
+    loss, _ = trainer.train(phase, inputs, 1e-3, torch.Generator().manual_seed(0))
     return loss, shared, params_of(network), len(labels)
 
 

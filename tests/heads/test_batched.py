@@ -11,12 +11,12 @@ from repper.engines.client import MOST_AT_ONCE, MOST_IMAGES, groups
 from repper.engines.engine import one_thread
 from repper.heads.batched import Problem, Stack, shape_of
 from repper.heads.descent import LinearHead, MLPHead, _layer
-from repper.heads.personalize import Features, FineTune, FitHead, Learner, personalize
+from repper.heads.personalize import Features, FineTune, FitHead, HeadInputs, personalize
 
 NAMES = tuple("abcdefghijkl")
 
 
-def learners(seed, sizes, features, classes, whole_layer=False):
+def make_clients(seed, sizes, features, classes, whole_layer=False):
     """Clients with so many images each, of some of the classes."""
     random = np.random.default_rng(seed)
     found = []
@@ -27,7 +27,7 @@ def learners(seed, sizes, features, classes, whole_layer=False):
         x = random.normal(size=(size, features)) + 0.5 * np.eye(max(features, 12))[y, :features]
         start = random.normal(size=(len(NAMES), features)), random.normal(size=len(NAMES))
         head = tuple(a.astype(np.float32) for a in start) if whole_layer else None
-        found.append(Learner(Features(x.astype(np.float32), y, "e"), head, seed))
+        found.append(HeadInputs(Features(x.astype(np.float32), y, "e"), head, seed))
     return found
 
 
@@ -41,7 +41,7 @@ def digests(personalizer, clients):
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_the_loop_over_batches_takes_the_steps_of_a_stack(optimizer):
     """A client of many images is trained by the one, others by the other."""
-    [one] = learners(0, [40], 16, 3, whole_layer=True)
+    [one] = make_clients(0, [40], 16, 3, whole_layer=True)
     head = LinearHead(epochs=7, lr=0.05, optimizer=optimizer, weight_decay=0.01)
     problem = head.problem(one.train.r, one.train.labels, one.head)
     [(_, [(weight, bias)])] = head.solved([problem])
@@ -71,7 +71,7 @@ def test_a_head_does_not_depend_on_who_is_fitted_beside_it(
     sizes = np.maximum(sizes, classes)
     given = (("epochs", 5), ("optimizer", optimizer))
     personalizer = FineTune(given) if finetune else FitHead(LinearHead, given)
-    clients = learners(seed, sizes, features, classes, whole_layer=finetune)
+    clients = make_clients(seed, sizes, features, classes, whole_layer=finetune)
     [shape] = {personalizer.begin(one).alike(one.train.r, one.train.labels) for one in clients}
     assert shape is not None  # so that all are fitted at once
     with one_thread():
@@ -129,7 +129,7 @@ def test_only_epochs_of_one_step_are_taken_together():
 
 
 def test_stops_are_the_same_together_and_alone():
-    clients = learners(3, [20, 21, 22], 16, 3)
+    clients = make_clients(3, [20, 21, 22], 16, 3)
     personalizer = FitHead(LinearHead, (("epochs", 10),))
     together = [
         (place, epoch, head.digest())

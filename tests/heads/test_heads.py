@@ -14,7 +14,7 @@ from repper.data.batches import batch_sizes, even_size
 from repper.edge import SavedHead, read_head
 from repper.heads import HEADS
 from repper.heads.descent import LinearHead
-from repper.heads.personalize import Features, FineTune, FitHead, Keep, Learner, personalize
+from repper.heads.personalize import Features, FineTune, FitHead, HeadInputs, Keep, personalize
 
 NAMES = tuple("abcdefgh")
 VARIANTS = {
@@ -36,9 +36,9 @@ def blobs(classes=4, count=160, features=6, seed=0, spread=1.0):
     return x.astype(np.float32), labels
 
 
-def stops(personalizer, learner, names=NAMES[:4], every=0):
-    """The epochs at which a learner's head is looked at, each with the head."""
-    for _, epoch, head in personalize([(personalizer, learner)], names, every):
+def stops(personalizer, client, names=NAMES[:4], every=0):
+    """The epochs at which a client's head is looked at, each with the head."""
+    for _, epoch, head in personalize([(personalizer, client)], names, every):
         yield epoch, head
 
 
@@ -194,11 +194,11 @@ def test_keep_is_the_methods_own_head_on_plain_features():
     random = np.random.default_rng(0)
     weight, bias = random.normal(size=(4, 6)), random.normal(size=4)
     x, y = blobs()
-    [(_, head)] = stops(Keep(), Learner(Features(x, y, "e"), (weight, bias), 0))
+    [(_, head)] = stops(Keep(), HeadInputs(Features(x, y, "e"), (weight, bias), 0))
     assert np.allclose(head.scores(x), x @ weight.T + bias)
     for personalizer in (Keep(), FineTune()):
         with pytest.raises(RepperError, match="needs a method that trains a head"):
-            next(stops(personalizer, Learner(Features(x, y, "e"), None, 0)))
+            next(stops(personalizer, HeadInputs(Features(x, y, "e"), None, 0)))
 
 
 def test_finetune_goes_on_from_the_methods_head():
@@ -208,8 +208,8 @@ def test_finetune_goes_on_from_the_methods_head():
     bias = random.normal(size=4).astype(np.float32)
     x, y = blobs()
     settings = (("epochs", 1), ("lr", 0.1), ("optimizer", "sgd"), ("weight_decay", 0.0))
-    learner = Learner(Features(x, y, "e"), (weight, bias), 0)
-    [(_, head)] = stops(FineTune(settings), learner)
+    client = HeadInputs(Features(x, y, "e"), (weight, bias), 0)
+    [(_, head)] = stops(FineTune(settings), client)
     logits = x @ weight.T + bias
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     slope = (chances - np.eye(4)[y]) / len(x)
@@ -221,17 +221,17 @@ def test_finetune_goes_on_from_the_methods_head():
 def test_finetune_and_linear_take_the_same_number_of_steps():
     x, y = blobs()
     start = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
-    learner = Learner(Features(x, y, "e"), start, 0)
+    client = HeadInputs(Features(x, y, "e"), start, 0)
     for personalizer in (FineTune(), FitHead(HEADS["linear"])):
-        [(epochs, _)] = stops(personalizer, learner)
+        [(epochs, _)] = stops(personalizer, client)
         assert epochs == 100  # one batch an epoch, at least a hundred steps
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_last_of_the_heads_is_the_fitted_one(kind):
     x, y = blobs()
-    learner = Learner(Features(x, y, "e"), None, 0)
-    found = stops(FitHead(HEADS[kind]), learner, NAMES, every=1)
+    client = HeadInputs(Features(x, y, "e"), None, 0)
+    found = stops(FitHead(HEADS[kind]), client, NAMES, every=1)
     digests = [head.digest() for _, head in found]
     head = HEADS[kind]()
     assert digests[-1] == head.fit(x, y).saved(NAMES, "e", False).digest()
@@ -241,8 +241,8 @@ def test_the_last_of_the_heads_is_the_fitted_one(kind):
 @pytest.mark.parametrize("seed", range(5))
 def test_unit_input_ignores_the_length_of_features(seed):
     x, y = blobs()
-    learner = Learner(Features(x, y, "e"), None, 0)
-    [(_, head)] = stops(FitHead(HEADS["logistic"], unit_input=True), learner, NAMES)
+    client = HeadInputs(Features(x, y, "e"), None, 0)
+    [(_, head)] = stops(FitHead(HEADS["logistic"], unit_input=True), client, NAMES)
     lengths = np.random.default_rng(seed).uniform(0.1, 10, (len(x), 1)).astype(np.float32)
     assert np.allclose(head.scores(x), head.scores(x * lengths), atol=1e-4)
     assert isinstance(head, SavedHead)
@@ -251,12 +251,12 @@ def test_unit_input_ignores_the_length_of_features(seed):
 def test_a_plain_head_is_one_tuned_from_zero():
     x, y = blobs()
     zero = np.zeros((4, 6), np.float32), np.zeros(4, np.float32)
-    learner = Learner(Features(x, y, "digest"), zero, seed=3)
-    [(_, new)] = stops(FitHead(HEADS["linear"], (("epochs", 5),)), learner)
-    [(_, tuned)] = stops(FineTune((("epochs", 5),)), learner)
+    client = HeadInputs(Features(x, y, "digest"), zero, seed=3)
+    [(_, new)] = stops(FitHead(HEADS["linear"], (("epochs", 5),)), client)
+    [(_, tuned)] = stops(FineTune((("epochs", 5),)), client)
     assert (new.scores(x) == tuned.scores(x)).all()
     with_scaling = FitHead(HEADS["linear"], (("scale", True), ("epochs", 5)))
-    [(_, scaled)] = stops(with_scaling, learner)
+    [(_, scaled)] = stops(with_scaling, client)
     assert not np.allclose(new.scores(x), scaled.scores(x))
 
 

@@ -18,7 +18,7 @@ from repper.edge import read_head
 from repper.encoders.encoder import EncoderSpec
 from repper.engines.client import Clients
 from repper.engines.private import PrivateStore
-from repper.engines.trainer import Pupil
+from repper.engines.trainer import TrainingInputs
 from repper.methods import METHODS
 from repper.methods.losses import proximal, pulled, supcon
 from repper.methods.method import Phase, Seen
@@ -119,14 +119,14 @@ class Fleet:
         update = self.clients.fit(client, number)
         return dataclasses.replace(update, sent=clone(update.sent))
 
-    def pupil(self, client, received):
+    def inputs(self, client, received):
         """A client before its first round, in whose network all stands as it begins."""
         own = self.clients._load(client, 0)
         rows = self.work.train_rows(client)
         images, labels = self.clients._pick(self.clients._train_split, rows)
         counts = torch.bincount(labels, minlength=10).float()
         features = partial(self.clients._looked_at, client, images)
-        return Pupil(images, labels, received, own, counts, features)
+        return TrainingInputs(images, labels, received, own, counts, features)
 
 
 @pytest.fixture
@@ -179,12 +179,12 @@ def test_the_proximal_term_pulls_in_proportion_to_the_distance():
 def test_a_pull_is_half_its_weight_times_the_squared_distance(fleet):
     fedprox = fleet("fedprox", batch=4096)
     anchors = {name: tensor + 0.1 for name, tensor in fedprox.initial.items()}
-    pupil = fedprox.pupil(0, anchors)
+    inputs = fedprox.inputs(0, anchors)
     phase = Phase(
         lambda name: True, 1, lambda seen: pulled(0 * seen.outputs["head"].sum(), seen, 0.3)
     )
     count = sum(p.numel() for p in fedprox.network.parameters())
-    loss, _ = fedprox.trainer.train(phase, pupil, 1e-3, torch.Generator())
+    loss, _ = fedprox.trainer.train(phase, inputs, 1e-3, torch.Generator())
     assert loss == pytest.approx(0.5 * 0.3 * 0.1**2 * count, rel=1e-3)
 
 
@@ -255,12 +255,12 @@ def test_fedrep_must_leave_epochs_to_the_encoder(fleet):
 def test_fedrep_fits_the_head_on_an_encoder_that_stands_still(fleet):
     fedrep = fleet("fedrep", epochs=2)
     head_phase, encoder_phase = fedrep.phases
-    pupil = fedrep.pupil(0, {})
+    inputs = fedrep.inputs(0, {})
     random = torch.Generator().manual_seed(0)
     before = clone(params_of(fedrep.network))
-    fedrep.trainer.train(head_phase, pupil, 1e-2, random)
+    fedrep.trainer.train(head_phase, inputs, 1e-2, random)
     between = clone(params_of(fedrep.network))
-    fedrep.trainer.train(encoder_phase, pupil, 1e-2, random)
+    fedrep.trainer.train(encoder_phase, inputs, 1e-2, random)
     after = clone(params_of(fedrep.network))
     for name in before:  # batch norm's statistics are among them
         assert torch.equal(before[name], between[name]) == is_encoder(name), name

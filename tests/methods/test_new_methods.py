@@ -127,8 +127,8 @@ def test_fedbn_is_fedavg_but_for_what_travels(fleet):
 def test_a_client_of_fedbn_answers_with_its_own_layers(fleet):
     one = fleet("fedbn")
     one.fit(0)
-    pupils = [one.clients._pupil(client, 1) for client in (0, 1)]
-    assert pupils[0].learner.train.encoder != pupils[1].learner.train.encoder
+    jobs = [one.clients._head_job(client, 1) for client in (0, 1)]
+    assert jobs[0].inputs.train.encoder != jobs[1].inputs.train.encoder
 
 
 # FedRoD
@@ -167,11 +167,11 @@ def test_fedrod_answers_with_the_sum_of_both_heads_and_sends_the_generic_one(fle
     assert set(own) == {"own_head.weight", "own_head.bias"}
     assert float(own["own_head.weight"].abs().max()) > 0
     one.clients.receive(update.sent)
-    head = one.clients._pupil(0, 1).learner.head
+    head = one.clients._head_job(0, 1).inputs.head
     assert np.allclose(head[0], (update.sent["head.weight"] + own["own_head.weight"]).numpy())
     # Who has never trained answers with the generic head.
     assert np.array_equal(
-        one.clients._pupil(1, 1).learner.head[0], update.sent["head.weight"].numpy()
+        one.clients._head_job(1, 1).inputs.head[0], update.sent["head.weight"].numpy()
     )
 
 

@@ -7,7 +7,7 @@ import tomli_w
 
 from repper.basics.errors import RepperError
 from repper.heads import HEAD_SETTINGS
-from repper.heads.personalize import Features, Learner
+from repper.heads.personalize import Features, HeadInputs
 from repper.methods import METHODS
 from repper.runs.build import build_personalizers, build_stages, check_clients
 from repper.server import RULES
@@ -200,7 +200,7 @@ def head_of(config):
     """The settings of the head that client 0 begins with."""
     features = Features(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]), "encoder")
     trained = np.zeros((2, 2), np.float32), np.zeros(2, np.float32)
-    head = build_personalizers(config).of(0).begin(Learner(features, trained, seed=0))
+    head = build_personalizers(config).of(0).begin(HeadInputs(features, trained, seed=0))
     return head.get_params()
 
 

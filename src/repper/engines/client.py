@@ -33,9 +33,9 @@ from repper.engines.engine import Personal, Update
 from repper.engines.private import PrivateStore
 from repper.engines.small_clients import Stack, Stacking
 from repper.engines.task import Work
-from repper.engines.trainer import Pupil, Trainer
+from repper.engines.trainer import Trainer, TrainingInputs
 from repper.heads.batched import LinearLayer
-from repper.heads.personalize import Features, Learner, Personalizer, personalize
+from repper.heads.personalize import Features, HeadInputs, Personalizer, personalize
 from repper.heads.scores import Score, knn_accuracy, score
 from repper.methods.method import Phase, Trained, phases_of
 from repper.methods.network import Holds, Network, first_kept, holdings
@@ -70,12 +70,12 @@ class _Bench:
 
 
 @dataclass(frozen=True)
-class _Pupil:
+class _HeadJob:
     """A client whose head is fitted, and its test images."""
 
     client: int
     personalizer: Personalizer
-    learner: Learner
+    inputs: HeadInputs
     test: Features
     held_out: Features | None
 
@@ -161,12 +161,12 @@ class Clients:
     def _fit_alone(self, client: int, number: int) -> Update:
         at = self._at
         own = self._load(client, number - 1)
-        pupil = self._learner(client, own)
+        inputs = self._training_inputs(client, own)
         if at.stage.training.compile:
-            at.trainer.compile(at.phases, pupil)
+            at.trainer.compile(at.phases, inputs)
         lr, random = self._lr(number), self._random(client, number)
-        results = [at.trainer.train(phase, pupil, lr, random) for phase in at.phases]
-        return self._update(client, number, at.live, pupil, results)
+        results = [at.trainer.train(phase, inputs, lr, random) for phase in at.phases]
+        return self._update(client, number, at.live, inputs, results)
 
     def _fit_stack(self, clients: Sequence[int], number: int) -> list[Update]:
         at = self._at
@@ -180,15 +180,17 @@ class Clients:
         lives = [stack.live(place) for place in range(len(clients))]
         for live, own in zip(lives, owns, strict=True):
             copy_params(select(own, live.__contains__), live)
-        pupils = [self._learner(client, own) for client, own in zip(clients, owns, strict=True)]
+        several = [
+            self._training_inputs(client, own) for client, own in zip(clients, owns, strict=True)
+        ]
         lr, randoms = self._lr(number), [self._random(client, number) for client in clients]
-        results = [stack.train(phase, pupils, lr, randoms) for phase in at.phases]
+        results = [stack.train(phase, several, lr, randoms) for phase in at.phases]
         return [
-            self._update(client, number, lives[i], pupils[i], [found[i] for found in results])
+            self._update(client, number, lives[i], several[i], [found[i] for found in results])
             for i, client in enumerate(clients)
         ]
 
-    def _learner(self, client: int, own: Params) -> Pupil:
+    def _training_inputs(self, client: int, own: Params) -> TrainingInputs:
         """The inputs of a client's training."""
         work = self._work
         images, labels = self._pick(self._train_split, work.train_rows(client))
@@ -197,7 +199,7 @@ class Clients:
             images, labels = attack.poison(images, labels, len(work.classes), seed)
         counts = torch.bincount(labels, minlength=len(work.classes)).to(torch.float32)
         look = partial(self._looked_at, client, images)
-        return Pupil(images, labels, self._received, own, counts, look)
+        return TrainingInputs(images, labels, self._received, own, counts, look)
 
     def _random(self, client: int, number: int) -> torch.Generator:
         seed = torch_seed(self._work.seed, Purpose.TRAIN, number, client)
@@ -211,13 +213,13 @@ class Clients:
         client: int,
         number: int,
         live: Params,
-        pupil: Pupil,
+        inputs: TrainingInputs,
         results: Sequence[tuple[float, Params]],
     ) -> Update:
         """Make a client's update after its phases, and save its private parameters."""
         work, at = self._work, self._at
         gradients = {name: mean for _, found in results for name, mean in found.items()}
-        trained = Trained(live, self._received, pupil.own, gradients, pupil.features)
+        trained = Trained(live, self._received, inputs.own, gradients, inputs.features)
         beside, kept = at.stage.method.leave(trained)
         if self._store and at.holds.keeps_private:
             private = select(live, lambda n: n in at.holds.private) | kept
@@ -298,27 +300,27 @@ class Clients:
     ) -> list[Personal]:
         """Fit, keep and test the clients' own heads (Algorithm 1, stage 2) after round `number`."""
         every, names = self._work.head_curve, self._work.classes
-        pupils = [self._pupil(client, number) for client in clients]
-        curves: list[list[tuple[int, float | None]]] = [[] for _ in pupils]
+        jobs = [self._head_job(client, number) for client in clients]
+        curves: list[list[tuple[int, float | None]]] = [[] for _ in jobs]
         heads: dict[int, SavedHead] = {}
-        learners = [(pupil.personalizer, pupil.learner) for pupil in pupils]
-        for place, epoch, head in personalize(learners, names, every):
+        fitted = [(job.personalizer, job.inputs) for job in jobs]
+        for place, epoch, head in personalize(fitted, names, every):
             heads[place] = head
             if every and epoch % every == 0:
-                accuracy = self._tested(pupils[place], head, pupils[place].test).accuracy
+                accuracy = self._tested(jobs[place], head, jobs[place].test).accuracy
                 curves[place].append((epoch, accuracy))
         return [
-            self._personal(pupil, heads[place], number, save_to, curves[place])
-            for place, pupil in enumerate(pupils)
+            self._personal(job, heads[place], number, save_to, curves[place])
+            for place, job in enumerate(jobs)
         ]
 
-    def _pupil(self, client: int, number: int) -> _Pupil:
+    def _head_job(self, client: int, number: int) -> _HeadJob:
         """A client with the features of its images, ready to fit its head."""
         partition = self._work.partition
         self._load(client, number)
         own = self._at.network.own
         self._at.network.eval()
-        learner = Learner(
+        inputs = HeadInputs(
             self._features(own, self._train_split, partition.train[client]),
             self._method_head(),
             torch_seed(self._work.seed, Purpose.HEAD, client) % 2**32,
@@ -327,38 +329,38 @@ class Clients:
         held_out = None
         if partition.held_out and len(partition.held_out[client]):
             held_out = self._features(own, self._train_split, partition.held_out[client])
-        return _Pupil(client, self._work.personalizers.of(client), learner, test, held_out)
+        return _HeadJob(client, self._work.personalizers.of(client), inputs, test, held_out)
 
     def _personal(
         self,
-        pupil: _Pupil,
+        job: _HeadJob,
         head: SavedHead,
         number: int,
         save_to: Path | None,
         curve: list[tuple[int, float | None]],
     ) -> Personal:
         if self._work.head_curve and not curve:  # done before the first epoch to look at
-            accuracy = self._tested(pupil, head, pupil.test).accuracy
+            accuracy = self._tested(job, head, job.test).accuracy
             curve = [(self._work.head_curve, accuracy)]
         if not all(np.isfinite(array).all() for array in head.arrays.values()):
             raise RepperError(
-                f"the head of client {pupil.client} diverged: try a lower --head-lr, with "
+                f"the head of client {job.client} diverged: try a lower --head-lr, with "
                 f"--resume to keep the encoder"
             )
         if save_to is not None:
-            head.save(save_to / f"{pupil.client}.safetensors")
+            head.save(save_to / f"{job.client}.safetensors")
         return Personal(
-            pupil.client,
-            self._tested(pupil, head, pupil.test),
-            self._tested(pupil, head, pupil.held_out) if pupil.held_out else None,
+            job.client,
+            self._tested(job, head, job.test),
+            self._tested(job, head, job.held_out) if job.held_out else None,
             head.digest(),
-            self._store.digest(pupil.client, number) if self._store else "",
+            self._store.digest(job.client, number) if self._store else "",
             tuple(curve),
         )
 
-    def _tested(self, pupil: _Pupil, head: SavedHead, features: Features) -> Score:
-        counts = np.bincount(pupil.learner.train.labels, minlength=len(self._work.classes))
-        return score(pupil.client, head.kind, counts, features.labels, head.predict(features.r))
+    def _tested(self, job: _HeadJob, head: SavedHead, features: Features) -> Score:
+        counts = np.bincount(job.inputs.train.labels, minlength=len(self._work.classes))
+        return score(job.client, head.kind, counts, features.labels, head.predict(features.r))
 
     def probe(self) -> float | None:
         """k-NN accuracy: `knn` training images at most, and half as many test images.

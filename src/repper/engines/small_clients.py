@@ -19,7 +19,7 @@ from repper.data.augment import Level, augment
 from repper.data.batches import batch_sizes, batches
 from repper.encoders.stacked import Frame, is_stackable, row_of, shaped, stacked
 from repper.engines.task import Work
-from repper.engines.trainer import Pupil, fresh_optimizer, on_features, set_moving
+from repper.engines.trainer import TrainingInputs, fresh_optimizer, on_features, set_moving
 from repper.methods.method import Method, Outputs, Phase, Seen, phases_of
 from repper.methods.network import Network
 from repper.methods.stage import Training, cohort_size
@@ -131,7 +131,11 @@ class Stack:
         }
 
     def train(
-        self, phase: Phase, pupils: Sequence[Pupil], lr: float, randoms: Sequence[torch.Generator]
+        self,
+        phase: Phase,
+        several: Sequence[TrainingInputs],
+        lr: float,
+        randoms: Sequence[torch.Generator],
     ) -> list[tuple[float, Params]]:
         """Run one phase for every client; what `Trainer.train` returns, of each."""
         moving = set_moving(self._network, phase)
@@ -139,23 +143,24 @@ class Stack:
             self._optimizers, phase, list(moving.values()), lr, self._training.weight_decay
         )
         gradients = {n: torch.zeros_like(p) for n, p in moving.items()} if phase.gradients else {}
-        totals, steps = torch.zeros(len(pupils)), 0
+        totals, steps = torch.zeros(len(several)), 0
         views = phase.views
         for _ in range(phase.epochs):
             orders = [
-                batches(len(pupil.labels), self._training.batch, random)
-                for pupil, random in zip(pupils, randoms, strict=True)
+                batches(len(inputs.labels), self._training.batch, random)
+                for inputs, random in zip(several, randoms, strict=True)
             ]
             for rows in zip(*orders, strict=True):
                 shown = [
-                    self._views(pupil.images[own], views, random)
-                    for pupil, own, random in zip(pupils, rows, randoms, strict=True)
+                    self._views(inputs.images[own], views, random)
+                    for inputs, own, random in zip(several, rows, randoms, strict=True)
                 ]
                 labels = [
-                    pupil.labels[own].repeat(views) for pupil, own in zip(pupils, rows, strict=True)
+                    inputs.labels[own].repeat(views)
+                    for inputs, own in zip(several, rows, strict=True)
                 ]
                 optimizer.zero_grad()
-                losses = self._losses(phase, moving, pupils, shown, labels)
+                losses = self._losses(phase, moving, several, shown, labels)
                 torch.autograd.backward(losses, [torch.ones(())] * len(losses))
                 for name, summed in gradients.items():
                     summed += cast(Tensor, moving[name].grad)
@@ -166,10 +171,10 @@ class Stack:
         mean = {name: summed / steps for name, summed in gradients.items()}
         return [
             (
-                float(totals[i]) / (phase.epochs * len(pupil.labels)),
+                float(totals[i]) / (phase.epochs * len(inputs.labels)),
                 {name: row_of(found, i, self._like[name]) for name, found in mean.items()},
             )
-            for i, pupil in enumerate(pupils)
+            for i, inputs in enumerate(several)
         ]
 
     def _views(self, images: Tensor, count: int, random: torch.Generator) -> Tensor:
@@ -180,13 +185,13 @@ class Stack:
         self,
         phase: Phase,
         moving: Mapping[str, Tensor],
-        pupils: Sequence[Pupil],
+        several: Sequence[TrainingInputs],
         shown: Sequence[Tensor],
         labels: Sequence[Tensor],
     ) -> list[Tensor]:
         """Every client's loss on its own views."""
         rows, frame = _up(len(shown[0])), self._frame
-        batch = torch.zeros(len(pupils) * rows, *shown[0].shape[1:]).contiguous(
+        batch = torch.zeros(len(several) * rows, *shown[0].shape[1:]).contiguous(
             memory_format=torch.channels_last
         )
         frame.counts = torch.tensor([len(views) for views in shown], dtype=torch.float32)
@@ -195,17 +200,17 @@ class Stack:
             batch[i * rows : i * rows + len(views)] = views
             if len(views) < rows:
                 if frame.mask is None:
-                    frame.mask = torch.ones(len(pupils), rows)
+                    frame.mask = torch.ones(len(several), rows)
                 frame.mask[i, len(views) :] = 0
         outputs = {name: frame.rows(t).unbind(0) for name, t in self._network(batch).items()}
         slices = _Slices(moving, self._like)
 
-        def seen(i: int, pupil: Pupil) -> Seen:
+        def seen(i: int, inputs: TrainingInputs) -> Seen:
             own = {name: t[i][: len(labels[i])] for name, t in outputs.items()}
-            fixed = pupil.received, pupil.own, pupil.counts
+            fixed = inputs.received, inputs.own, inputs.counts
             return Seen(Outputs(own), labels[i], slices.of(i), *fixed)
 
-        return [phase.loss(seen(i, pupil)) for i, pupil in enumerate(pupils)]
+        return [phase.loss(seen(i, inputs)) for i, inputs in enumerate(several)]
 
 
 class _Slices:

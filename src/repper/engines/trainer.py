@@ -28,7 +28,7 @@ def _no_features() -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pupil:
+class TrainingInputs:
     """The inputs of a client's training.
 
     `received` is what the server sent and `own` what the client has kept, for losses that look at
@@ -68,7 +68,7 @@ class Trainer:
         self._around: Params = {}
         """What compiled losses look at besides a batch, in memory that stays where it is."""
 
-    def compile(self, phases: Sequence[Phase], like: Pupil) -> None:
+    def compile(self, phases: Sequence[Phase], like: TrainingInputs) -> None:
         """Compile the loss of every phase once, on blank images.
 
         The compiler looks at the first batch it sees. With a client's, the code would depend on who
@@ -94,25 +94,25 @@ class Trainer:
         self._network.zero_grad()
         copy_params(before, live)
 
-    def _fixed(self, pupil: Pupil) -> Pupil:
+    def _fixed(self, inputs: TrainingInputs) -> TrainingInputs:
         """The same values in fixed memory, because compiled code remembers addresses."""
-        flat = {f"received {n}": t for n, t in pupil.received.items()}
-        flat |= {f"own {n}": t for n, t in pupil.own.items()} | {"counts": pupil.counts}
+        flat = {f"received {n}": t for n, t in inputs.received.items()}
+        flat |= {f"own {n}": t for n, t in inputs.own.items()} | {"counts": inputs.counts}
         for name, tensor in flat.items():
             if name not in self._around:
                 self._around[name] = tensor.detach().to(self._device, copy=True)
         copy_params(flat, self._around)
-        return Pupil(
-            pupil.images,
-            pupil.labels,
-            {name: self._around[f"received {name}"] for name in pupil.received},
-            {name: self._around[f"own {name}"] for name in pupil.own},
+        return TrainingInputs(
+            inputs.images,
+            inputs.labels,
+            {name: self._around[f"received {name}"] for name in inputs.received},
+            {name: self._around[f"own {name}"] for name in inputs.own},
             self._around["counts"],
-            pupil.features,
+            inputs.features,
         )
 
     def train(
-        self, phase: Phase, pupil: Pupil, lr: float, random: torch.Generator
+        self, phase: Phase, inputs: TrainingInputs, lr: float, random: torch.Generator
     ) -> tuple[float, Params]:
         """Run one phase; the mean loss over its images and epochs.
 
@@ -120,16 +120,16 @@ class Trainer:
         """
         moving = set_moving(self._network, phase)
         if phase in self._compiled:
-            self._fixed(pupil)
+            self._fixed(inputs)
             loss_of = self._compiled[phase]
         else:
-            loss_of = self._loss_of(phase, moving, pupil)
+            loss_of = self._loss_of(phase, moving, inputs)
         optimizer = fresh_optimizer(
             self._optimizers, phase, list(moving.values()), lr, self._training.weight_decay
         )
         gradients = {n: torch.zeros_like(p) for n, p in moving.items()} if phase.gradients else {}
         total, steps = torch.zeros((), device=self._device), 0
-        for seen, labels, count in self._batches(phase, pupil, random):
+        for seen, labels, count in self._batches(phase, inputs, random):
             optimizer.zero_grad()
             loss = loss_of(seen, labels)
             loss.backward()
@@ -139,26 +139,28 @@ class Trainer:
             total += loss.detach() * count
             steps += 1
         mean = {name: summed / steps for name, summed in gradients.items()}
-        return float(total) / (phase.epochs * len(pupil.labels)), mean
+        return float(total) / (phase.epochs * len(inputs.labels)), mean
 
     def _batches(
-        self, phase: Phase, pupil: Pupil, random: torch.Generator
+        self, phase: Phase, inputs: TrainingInputs, random: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor, int]]:
         """Batches of inputs and labels, and the number of images in each batch."""
         # If the encoder stands still and images are shown as they are, one look is enough.
-        images = pupil.features() if on_features(phase, self._network) else pupil.images
+        images = inputs.features() if on_features(phase, self._network) else inputs.images
         level = cast(Level, self._training.augment if phase.views else "none")
         views = max(1, phase.views)
         for _ in range(phase.epochs):
-            for rows in batches(len(pupil.labels), self._training.batch, random):
+            for rows in batches(len(inputs.labels), self._training.batch, random):
                 rows = rows.to(self._device)
                 batch = images[rows]
-                if images is pupil.images:
+                if images is inputs.images:
                     drawn = [augment(batch, level, self._flip, random) for _ in range(views)]
                     batch = torch.cat(drawn)
-                yield batch, pupil.labels[rows].repeat(views), len(rows)
+                yield batch, inputs.labels[rows].repeat(views), len(rows)
 
-    def _loss_of(self, phase: Phase, moving: Mapping[str, Tensor], pupil: Pupil) -> LossOf:
+    def _loss_of(
+        self, phase: Phase, moving: Mapping[str, Tensor], inputs: TrainingInputs
+    ) -> LossOf:
         """The phase's loss as a function of views, or of features, and their labels."""
         network = self._network.copy_named(phase.network)
         known = on_features(phase, self._network)
@@ -166,9 +168,9 @@ class Trainer:
         half = self._training.precision == "bfloat16"
         prefix = f"{phase.network}."
         named = {name.removeprefix(prefix): parameter for name, parameter in moving.items()}
-        received = {n: t.to(self._device) for n, t in pupil.received.items()}
-        own = {n: t.to(self._device) for n, t in pupil.own.items()}
-        counts = pupil.counts.to(self._device)
+        received = {n: t.to(self._device) for n, t in inputs.received.items()}
+        own = {n: t.to(self._device) for n, t in inputs.own.items()}
+        counts = inputs.counts.to(self._device)
 
         def outputs_of(looking: Network, views: Tensor) -> dict[str, Tensor]:
             if known:

@@ -20,7 +20,7 @@ from repper.data.shape import shaped
 from repper.data.shift import shifted
 from repper.edge.saved_head import Array, SavedHead
 from repper.encoders.encoder import EncoderSpec, encoder_origin, read_encoder
-from repper.heads.personalize import Features, FitHead, Learner, personalize
+from repper.heads.personalize import Features, FitHead, HeadInputs, personalize
 from repper.runs.build import build_personalizers, load_data
 from repper.runs.run import Run
 from repper.runs.run_folder import HEADS, PARTITION, check_whole, read_environment, shift_seed
@@ -206,8 +206,8 @@ def _refit(config: Config, client: int, classes: tuple[str, ...]) -> Fit | None:
 
     def fit(features: Array, labels: NDArray[np.int64], encoder: str) -> SavedHead:
         seed = torch_seed(config.seed, Purpose.HEAD, client) % 2**32
-        learner = Learner(Features(features, labels, encoder), None, seed)
-        *_, (_, _, head) = personalize([(personalizer, learner)], classes)
+        inputs = HeadInputs(Features(features, labels, encoder), None, seed)
+        *_, (_, _, head) = personalize([(personalizer, inputs)], classes)
         return head
 
     return fit

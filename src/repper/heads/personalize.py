@@ -44,7 +44,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Learner:
+class HeadInputs:
     """Inputs for fitting one client's head. `head` is the method's, where it has trained one."""
 
     train: Features
@@ -63,18 +63,18 @@ class Personalizer(ABC):
     """Whether the head takes features at length one: z instead of r."""
 
     @abstractmethod
-    def begin(self, learner: Learner) -> Head | None:
+    def begin(self, client: HeadInputs) -> Head | None:
         """The head to fit; None if there is nothing to fit."""
 
-    def inputs(self, learner: Learner) -> Array:
+    def inputs(self, client: HeadInputs) -> Array:
         """The features that the head is fitted on."""
-        return learner.train.r
+        return client.train.r
 
-    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
+    def saved(self, head: Head | None, client: HeadInputs, names: tuple[str, ...]) -> SavedHead:
         """The fitted head as plain arrays."""
         if head is None:
             raise TypeError("there is no head to save")
-        return head.saved(names, learner.train.encoder, self.unit_input)
+        return head.saved(names, client.train.encoder, self.unit_input)
 
 
 @final
@@ -84,11 +84,11 @@ class Keep(Personalizer):
 
     needs_a_head = True
 
-    def begin(self, learner: Learner) -> None:
+    def begin(self, client: HeadInputs) -> None:
         return None
 
-    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
-        return _linear(KEEP, *_trained(KEEP, learner), names, learner.train.encoder)
+    def saved(self, head: Head | None, client: HeadInputs, names: tuple[str, ...]) -> SavedHead:
+        return _linear(KEEP, *_trained(KEEP, client), names, client.train.encoder)
 
 
 @final
@@ -105,13 +105,13 @@ class UseCommon(Personalizer):
 
     needs_common = True
 
-    def begin(self, learner: Learner) -> None:
+    def begin(self, client: HeadInputs) -> None:
         return None
 
-    def saved(self, head: Head | None, learner: Learner, names: tuple[str, ...]) -> SavedHead:
-        weight, bias = _trained(COMMON, learner)
-        prior = log_prior(learner.train.labels, len(names), self.smoothing).astype(np.float32)
-        return _linear(COMMON, weight, bias + prior, names, learner.train.encoder)
+    def saved(self, head: Head | None, client: HeadInputs, names: tuple[str, ...]) -> SavedHead:
+        weight, bias = _trained(COMMON, client)
+        prior = log_prior(client.train.labels, len(names), self.smoothing).astype(np.float32)
+        return _linear(COMMON, weight, bias + prior, names, client.train.encoder)
 
 
 @final
@@ -126,10 +126,10 @@ class TuneCommon(Personalizer):
 
     needs_common = True
 
-    def begin(self, learner: Learner) -> Head:
+    def begin(self, client: HeadInputs) -> Head:
         from repper.heads.pulled import PulledHead
 
-        return PulledHead(smoothing=self.smoothing, start=_trained(COMMON_TUNED, learner))
+        return PulledHead(smoothing=self.smoothing, start=_trained(COMMON_TUNED, client))
 
 
 @final
@@ -141,12 +141,12 @@ class FineTune(Personalizer):
 
     needs_a_head = True
 
-    def begin(self, learner: Learner) -> Head:
+    def begin(self, client: HeadInputs) -> Head:
         from repper.heads.descent import TunedHead
 
-        start = _trained(FINETUNE, learner)
+        start = _trained(FINETUNE, client)
         own = {name: value for name, value in self.settings if name != "scale"}
-        return TunedHead(**own, random_state=learner.seed, start=start)  # type: ignore[arg-type]
+        return TunedHead(**own, random_state=client.seed, start=start)  # type: ignore[arg-type]
 
 
 @final
@@ -158,12 +158,12 @@ class FitHead(Personalizer):
     settings: Settings = ()
     unit_input: bool = False
 
-    def begin(self, learner: Learner) -> Head:
-        draws = {"random_state": learner.seed} if self.kind.draws else {}
+    def begin(self, client: HeadInputs) -> Head:
+        draws = {"random_state": client.seed} if self.kind.draws else {}
         return self.kind(**dict(self.settings), **draws)
 
-    def inputs(self, learner: Learner) -> Array:
-        return unit_rows(learner.train.r) if self.unit_input else learner.train.r
+    def inputs(self, client: HeadInputs) -> Array:
+        return unit_rows(client.train.r) if self.unit_input else client.train.r
 
 
 @dataclass(frozen=True)
@@ -182,24 +182,24 @@ class Personalizers:
 
 
 def personalize(
-    learners: Sequence[tuple[Personalizer, Learner]], names: tuple[str, ...], every: int = 0
+    clients: Sequence[tuple[Personalizer, HeadInputs]], names: tuple[str, ...], every: int = 0
 ) -> Iterator[tuple[int, int, SavedHead]]:
-    """Fit every learner's head: yields the learner's index, an epoch, and the head after it.
+    """Fit every client's head: yields the client's index, an epoch, and the head after it.
 
     There is one after every `every`-th epoch (0: none), and after the last: the result.
     """
     from repper.heads.many import fit_many
 
-    heads = [personalizer.begin(learner) for personalizer, learner in learners]
+    heads = [personalizer.begin(client) for personalizer, client in clients]
     to_fit = [(place, head) for place, head in enumerate(heads) if head is not None]
     data = [
-        (learners[place][0].inputs(learners[place][1]), learners[place][1].train.labels)
+        (clients[place][0].inputs(clients[place][1]), clients[place][1].train.labels)
         for place, _ in to_fit
     ]
 
     def saved(place: int) -> SavedHead:
-        personalizer, learner = learners[place]
-        return personalizer.saved(heads[place], learner, names)
+        personalizer, client = clients[place]
+        return personalizer.saved(heads[place], client, names)
 
     for place, head in enumerate(heads):
         if head is None:
@@ -222,10 +222,10 @@ def _linear(
     return SavedHead(kind, "linear", arrays, tuple(range(len(names))), names, encoder)
 
 
-def _trained(name: str, learner: Learner) -> LinearLayer:
-    if learner.head is None:
+def _trained(name: str, client: HeadInputs) -> LinearLayer:
+    if client.head is None:
         raise RepperError(
             f"personalize {name!r} needs a method that trains a head, such as fedavg; "
             f"choose one of {', '.join(HEADS)}"
         )
-    return learner.head
+    return client.head
