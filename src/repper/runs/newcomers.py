@@ -7,6 +7,7 @@ with each client's accuracy after every epoch besides.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from repper.config import JOIN_SETTINGS, Config
@@ -18,6 +19,7 @@ from repper.errors import RepperError
 from repper.heads import HEADS
 from repper.partition import KINDS
 from repper.personalize import NEED_A_HEAD, NEED_COMMON
+from repper.registry import is_reference
 from repper.runs.build import load_data
 from repper.runs.execute import Event, execute
 from repper.runs.result import read_common
@@ -41,9 +43,19 @@ def join(
     """
     config = join_config(run, settings, same_clients)
     spec, _ = run.encoder
+    if data is None and "data" not in settings and not _is_at_hand(config.data):
+        raise RepperError(
+            f"the images of {run.folder} are {config.data!r}, neither a known data set nor a "
+            f"folder here: give others by --data, or in Python arrays, repper.join(run, data=...)"
+        )
     images = data or load_data(config)
     images = shaped(images, spec.channels, spec.size)
     yield from execute(config, images, resume=resume, overwrite=overwrite)
+
+
+def _is_at_hand(name: str) -> bool:
+    """Whether images can be found by this name, which a data set of arrays has for itself."""
+    return name in DATASETS or is_reference(name) or Path(name).expanduser().exists()
 
 
 def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Config:
