@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,6 +17,7 @@ from commands import Bad, Ended, check_alive, check_sentence, start
 from damage import damaged
 from tasks import check_equal, content_of
 
+CAMPAIGN = runpy.run_path(str(Path(sys.path[0]) / "__main__.py"))
 sys.path.pop(0)
 REFUSED = Ended(2, "", "round 1/3  loss 5.1\nrepper: out/result.json is damaged: restore it\n", ())
 
@@ -93,3 +96,10 @@ def test_a_command_is_waited_for_and_killed(tmp_path):
     killed = start(case, ["--help"], fork=False)
     killed.kill()
     assert killed.end().code == -9
+
+
+def test_a_campaign_that_tried_nothing_has_not_succeeded(capsys):
+    options = Namespace(only="", minutes=0.0, seed=0)
+    assert CAMPAIGN["_tell"]([], options) == 1
+    assert "Nothing was tried" in capsys.readouterr().out
+    assert CAMPAIGN["_tell"]([CAMPAIGN["Tried"](0, "kill run", "")], options) == 0

@@ -4,7 +4,8 @@
     .venv/bin/python benchmarks/chaos --faults 1000 --minutes 90 --seed 1
 
 It prints a table of the cases that were tried and survived, and exits with 1 if one was not, with
-the command that repeats it. Everything lies in a folder of its own that is removed at the end.
+the command that repeats it, or if none was tried. Everything lies in a folder of its own that is
+removed at the end.
 """
 
 from __future__ import annotations
@@ -135,13 +136,17 @@ def _tell(found: list[Tried], options: argparse.Namespace) -> int:
             )
             print(f"{kind:<26}{tried[kind]:>7}{tried[kind] - bad[kind]:>10}{note}")
     print(f"{'all':<26}{tried.total():>7}{tried.total() - bad.total():>10}")
+    if not tried:
+        print(
+            f"\nNothing was tried: {options.minutes:g} minutes were too few. Give more --minutes."
+        )
     only = f" --only {options.only!r}" if options.only else ""
     for one in failed[:20]:
         print(f"\nNot survived: {one.kind}: {one.why}")
         print(
             f"  .venv/bin/python benchmarks/chaos --seed {options.seed}{only} --case {one.number}"
         )
-    return int(bool(failed))
+    return int(bool(failed) or not tried)
 
 
 if __name__ == "__main__":

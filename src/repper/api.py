@@ -34,8 +34,9 @@ def run(
     """Run both stages and return the run.
 
     `partition` is one of `split`'s, or a name or a manifest as for `repper run`; `settings` are
-    those of `repper run`, with `_` for `-`; `watch` is called with every event. `method`, `server`,
-    `personalize` and `encoder` may also be values: `FedProx(mu=0.1)`, or a class of your own.
+    those of `repper run`, with `_` for `-`; `watch` is called with every event (without it, a
+    notebook shows lines, and a script nothing). `method`, `server`, `personalize` and `encoder`
+    may also be values: `FedProx(mu=0.1)`, or a class of your own.
     """
     with needs("train", "training"):
         from repper.runs.execute import Finished, execute
@@ -158,10 +159,16 @@ def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
 def _last(
     events: Iterable[object], watch: Callable[[Any], object] | None, kind: type[Last]
 ) -> Last:
-    """Run through all events, pass them to `watch`, and return the last one."""
+    """Run through all events, pass them to `watch`, and return the last one.
+
+    In a notebook, lines of progress are printed if nobody watches.
+    """
+    from repper.runs.notebook import Lines, is_notebook
+
+    seen = watch or (Lines() if is_notebook() else None)
     for event in events:
-        if watch is not None:
-            watch(event)
+        if seen is not None:
+            seen(event)
     assert isinstance(event, kind)
     return event
 

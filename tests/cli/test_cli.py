@@ -377,7 +377,7 @@ def test_predict_classifies_image_files(repper, tmp_path, digits):
     for row in rows:
         Image.fromarray(digits.train.images[row, 0]).save(tmp_path / f"{row}.png")
     names = [f"{row}.png" for row in rows]
-    process = repper("predict", "--run", "run", "--client", 3, *names)
+    process = repper("predict", "--run", "run", "--client", 3, "--no-unknown", *names)
     assert process.returncode == 0, process.stderr
     answers = [line.split("\t") for line in process.stdout.splitlines()]
     assert [name for name, _ in answers] == names
@@ -387,7 +387,25 @@ def test_predict_classifies_image_files(repper, tmp_path, digits):
     ]
     assert sum(right) >= 11
     as_json = last_json(repper("predict", "--run", "run", "--client", 3, "--json", *names))
-    assert [p["class"] for p in as_json["predictions"]] == [label for _, label in answers]
+    known = sorted({int(n) for n in digits.train.labels[manifest["clients"][3]["train"]]})
+    assert as_json["known"] == [str(n) for n in known] != [str(n) for n in range(10)]
+    unknown = [p["unknown"] for p in as_json["predictions"]]
+    assert sum(unknown) <= 3
+    for told, (_, label) in zip(as_json["predictions"], answers, strict=True):
+        assert told["class"] == (None if told["unknown"] else label)
+
+    # Of images of other classes, many are called unknown; and a person is told what a head knows.
+    others = [r for r, label in enumerate(digits.train.labels) if label not in known][:20]
+    for row in others:
+        Image.fromarray(digits.train.images[row, 0]).save(tmp_path / f"{row}.png")
+    paths = [f"{row}.png" for row in others]
+    process = repper("predict", "--run", "run", "--client", 3, "--top", 2, *paths)
+    assert f"client 3's head knows {len(known)} of 10 classes ({known[0]}, " in process.stderr
+    assert process.stdout.count("\tunknown (nearest: ") >= 10
+    assert process.stdout.count(", ") == 20
+    process = repper("predict", "--run", "run", "--client", 3, "--no-unknown", *paths)
+    assert "an image of any other class gets one of these too" in process.stderr
+    assert "unknown" not in process.stdout
 
     for arguments, message in {
         "--run run --client 99 0.png": "there is no client 99: this run has 0 to 5",

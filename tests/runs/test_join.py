@@ -197,3 +197,15 @@ def test_what_was_said_of_one_data_set_is_not_said_of_another(tmp_path):
     same, other = (join_config(run, given, False) for given in ({}, {"data": "cifar10"}))
     assert (same.train_images, same.partition) == (500, "iid")
     assert (other.train_images, other.partition) == (None, "dirichlet")
+
+
+def test_newcomers_of_a_run_on_arrays_bring_them_again(tmp_path, digits):
+    data = api.Dataset("arrays", digits.classes, digits.train, digits.test, flip=False)
+    settings = {"clients": 4, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    run = api.run(data, rounds=1, out=tmp_path / "run", **settings)
+    with pytest.raises(
+        RepperError, match="'arrays', neither a known data set .* give others by --data"
+    ):
+        api.join(run, clients=3, out=tmp_path / "new")
+    joined = api.join(run, data, clients=3, head_epochs=2, out=tmp_path / "new")
+    assert len(joined.scores()) == 3

@@ -26,6 +26,9 @@ SKIP = "leave out unreadable photos instead of ending with an error"
 EDGE = "edge"
 """The extra that brings what is needed to fit a head."""
 
+MOST_NAMED = 20
+"""So many classes are named in a sentence."""
+
 
 def add_commands(add: AddCommand) -> None:
     _add_personalize(add)
@@ -268,17 +271,36 @@ def _predict_of_run(options: argparse.Namespace) -> int:
     client = client_number(options.client)
     from repper import open_run
 
-    answers = open_run(options.run).predict_with_scores(client, options.images)
+    run, top = open_run(options.run), count(options.top, "top")
+    answers = run.predict_with_scores(client, options.images)
+    rule = None if options.no_unknown else run.rule_for_unknown(client)
+    strange = run.is_unknown(rule, client, options.images) if rule else [False] * len(answers)
+    rows = [
+        {"image": image, "class": None if far else name, "unknown": bool(far), "scores": scores}
+        for image, (name, scores), far in zip(options.images, answers, strange, strict=True)
+    ]
+    known = list(answers[0][1])
+    _say_what_is_known(client, known, len(run.classes), is_told=rule is not None)
     if options.json:
-        rows = [
-            {"image": image, "class": name, "scores": scores}
-            for image, (name, scores) in zip(options.images, answers, strict=True)
-        ]
-        say(json.dumps({"client": client, "predictions": rows}))
-    else:
-        for image, (name, _) in zip(options.images, answers, strict=True):
-            say(image, name)
+        say(json.dumps({"client": client, "known": known, "predictions": rows}))
+        return 0
+    for row in rows:
+        best = sorted(row["scores"], key=row["scores"].__getitem__, reverse=True)[:top]
+        said = ", ".join(best)
+        say(row["image"], f"unknown (nearest: {said})" if row["unknown"] else said)
     return 0
+
+
+def _say_what_is_known(client: int, known: list[str], classes: int, *, is_told: bool) -> None:
+    """Say on stderr which classes a head knows, unless it knows all, and what becomes of others."""
+    if len(known) == classes:
+        return
+    if is_told:
+        others = "images unlike its own are called unknown, but not all of other classes are unlike"
+    else:
+        others = "an image of any other class gets one of these too"
+    names = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
+    tell(f"client {client}'s head knows {len(known)} of {classes} classes ({names}): {others}")
 
 
 def _add_evaluate(add: AddCommand) -> None:

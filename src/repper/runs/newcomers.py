@@ -7,9 +7,11 @@ with each client's accuracy after every epoch besides.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from repper.basics.errors import RepperError
+from repper.basics.registry import is_reference
 from repper.data import DATASETS
 from repper.data.dataset import Dataset
 from repper.data.partition import KINDS
@@ -41,9 +43,19 @@ def join(
     """
     config = join_config(run, settings, same_clients)
     spec, _ = run.encoder
+    if data is None and "data" not in settings and not _is_at_hand(config.data):
+        raise RepperError(
+            f"the images of {run.folder} are {config.data!r}, neither a known data set nor a "
+            f"folder here: give others by --data, or in Python arrays, repper.join(run, data=...)"
+        )
     images = data or load_data(config)
     images = shaped(images, spec.channels, spec.size)
     yield from execute(config, images, resume=resume, overwrite=overwrite)
+
+
+def _is_at_hand(name: str) -> bool:
+    """Whether images can be found by this name, which a data set of arrays has for itself."""
+    return name in DATASETS or is_reference(name) or Path(name).expanduser().exists()
 
 
 def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,22 @@ from repper.basics.options import check_kind, checked, checked_path
 from repper.basics.params import Params, digest
 from repper.basics.tensor_files import read_notes
 from repper.data.images import read_image
+from repper.data.partition import read_partition
 from repper.edge.saved_head import SavedHead, read_head
+from repper.edge.unknown import Unknown
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
 from repper.engines.private import PrivateStore
 from repper.heads.scores import Score, mean_of
 from repper.methods.network import Holds, build_network, holdings
 from repper.methods.stage import Stage
-from repper.runs.build import build_stages
+from repper.personal.fit import fit_unknown
+from repper.runs.build import build_stages, load_data
 from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
 from repper.runs.rounds import check_private, read_rounds
 from repper.runs.run_folder import (
     ENCODER,
     HEADS,
+    PARTITION,
     PRIVATE,
     RESULT,
     name_of,
@@ -224,6 +228,31 @@ class Run:
         `images` are uint8 of shape (n, channels, size, size), or paths of image files.
         """
         return [name for name, _ in self.predict_with_scores(client, images)]
+
+    def rule_for_unknown(self, client: int) -> Unknown | None:
+        """What tells images unlike all that a client trained on, from its images' features.
+
+        None where it cannot be made: the images are not here, too few, or moved for each client.
+        """
+        config = self.config
+        if config.shift != "none":
+            return None
+        spec, params, head = self.classifier(client)
+        try:
+            data = load_data(replace(config, download=False))
+            rows = read_partition(self.folder / PARTITION, data).train[client]
+        except RepperError:
+            return None
+        own = data.train.labels[rows]
+        return fit_unknown(features_of(spec, params, data.train.images[rows]), own, head.encoder)
+
+    def is_unknown(
+        self, rule: Unknown, client: int, images: Sequence[Path | str]
+    ) -> NDArray[np.bool_]:
+        """Which of some image files are unlike all that a client trained on."""
+        spec, params, _ = self.classifier(client)
+        read = np.stack([read_image(Path(p), spec.channels, spec.size) for p in images])
+        return rule.is_unknown(features_of(spec, params, read))
 
     def predict_with_scores(
         self, client: int, images: NDArray[np.uint8] | Sequence[Path | str] | Path | str
