@@ -40,7 +40,9 @@ numbers = st.builds(
     beside=st.lists(st.builds(Number, known), max_size=2).map(tuple),
     missing=st.sampled_from(["-", "", "not run"]),
 )
-texts = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20)
+texts = st.text(r"\|<>{}$&#_%~^[]*-± a1", max_size=9) | st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20
+)
 
 
 @st.composite
@@ -59,6 +61,14 @@ def test_a_table_in_markdown():
         "| 50 % & more |",
         "| d | not run | - (5.00) | 0 |  |",
     ]
+
+
+def test_what_markdown_would_take_for_its_own_is_escaped():
+    rows = [["a\\|b", "<u>x", "two\nlines"]]
+    assert Table.of(["1", "2", "3"], rows).markdown().splitlines()[2:] == [
+        r"| a\\\|b | \<u>x | two lines |"
+    ]
+    assert r"a\textbackslash{}\textbar{}b" in Table.of(["1"], [["a\\|b"]]).latex()
 
 
 def test_a_table_in_latex():

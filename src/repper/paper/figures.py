@@ -27,7 +27,7 @@ from repper.palette import Look, class_looks, looks
 from repper.paper.gradients import Measured
 from repper.params import Params, clone, select
 from repper.partition import Partition, read_partition, split
-from repper.plots import STYLE, bubbles, save
+from repper.plots import STYLE, bubbles, curve, save
 from repper.runs.plan import make_work
 from repper.runs.rounds import read_trained
 from repper.runs.run import Run
@@ -191,15 +191,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
         for place, (name, look) in enumerate(looks(joined).items()):
             run = joined[name]
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            axes[0, 0].plot(
-                list(means),
-                list(means.values()),
-                color=look.light,
-                marker=look.marker,
-                ms=4,
-                markerfacecolor=look.face,
-                markevery=0.1,
-            )
+            curve(axes[0, 0], look, list(means), list(means.values()))
             finals = {s.client: s.accuracy for s in run.scores() if s.accuracy is not None}
             # Side by side, so that equal values do not hide each other.
             x = np.array(list(finals)) + (place - (len(joined) - 1) / 2) * 0.7 / len(joined)
