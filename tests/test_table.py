@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repper.cli.results import console_for_results, print_table
+from repper.cli.tables import console_for_results, print_table
 from repper.documents import build
 from repper.errors import RepperError
 from repper.report.html import table as in_html
@@ -156,7 +156,7 @@ def test_a_markdown_table_has_as_many_cells_as_it_should(table):
 @given(tables())
 def test_latex_never_leaves_its_cell(table):
     text = table.latex()
-    bare = re.sub(r"\\[{}$&#_%]", "", text)  # what is escaped is text
+    bare = re.sub(r"\\[{}$&#_%]", "x", text)  # what is escaped is text
     depth = 0
     for letter in bare:
         depth += {"{": 1, "}": -1}.get(letter, 0)
