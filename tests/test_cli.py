@@ -10,7 +10,7 @@ from PIL import Image
 
 from conftest import QUICK, last_json
 from repper.cli.progress import Display, duration
-from repper.cli.results import console_for_results, print_table
+from repper.cli.tables import console_for_results, print_table
 from repper.config import OPTIONS, Config
 from repper.federate import Served
 from repper.methods import METHODS

@@ -27,7 +27,7 @@ from repper.palette import Look, class_looks, looks
 from repper.paper.gradients import Measured
 from repper.params import Params, clone, select
 from repper.partition import Partition, read_partition, split
-from repper.plots import STYLE, bubbles, save
+from repper.plots import STYLE, bubbles, curve, save
 from repper.runs.plan import make_work
 from repper.runs.rounds import read_trained
 from repper.runs.run import Run
@@ -255,10 +255,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
         for (name, run), axis, own in zip(joined.items(), panels, values, strict=True):
             look = looked[name]
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            curves.plot(
-                list(means), list(means.values()), color=look.light, marker=look.marker, ms=4,
-                markerfacecolor=look.face, markevery=0.1, label=name,
-            )  # fmt: skip
+            curve(curves, look, list(means), list(means.values()), name=name)
             _beside_mean(axis, own[order], values.mean(0)[order], look)
             axis.set(title=_in_lines(name), xlim=(values.min() - 3, values.max() + 3))
         curves.set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
