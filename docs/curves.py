@@ -17,10 +17,7 @@ import numpy as np
 from matplotlib import pyplot
 
 from repper.figures.palette import looks
-from repper.figures.plots import STYLE, save
-
-LINES = ("-", "--", ":", "-.")
-"""Of the first row of a method, the second and so on."""
+from repper.figures.plots import STYLE, curve, save
 
 picture, *sources = sys.argv[1:]
 curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -35,13 +32,9 @@ with pyplot.rc_context(STYLE):
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     for name, look in looks(curves).items():
         rounds, values = list(curves[name]), list(curves[name].values())
-        means = np.array([np.mean(seeds) for seeds in values])
-        off = np.array([np.std(seeds, ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
-        axes.plot(
-            rounds, means, color=look.light, marker=look.marker, markerfacecolor=look.face,
-            linestyle=LINES[min(look.turn // 2, 3)], label=name,
-        )  # fmt: skip
-        axes.fill_between(rounds, means - off, means + off, color=look.light, alpha=0.15, lw=0)
+        means = [float(np.mean(seeds)) for seeds in values]
+        off = [float(np.std(seeds, ddof=1)) if len(seeds) > 1 else 0.0 for seeds in values]
+        curve(axes, look, rounds, means, off, name)
     axes.set(xlabel="round", ylabel="accuracy, %")
     axes.grid(color="0.92", linewidth=0.5)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -11,7 +11,7 @@ from PIL import Image
 from conftest import QUICK, last_json
 from repper.basics.table import Number, Table
 from repper.cli.progress import Display, duration
-from repper.cli.results import console_for_results, print_table
+from repper.cli.tables import console_for_results, print_table
 from repper.methods import METHODS
 from repper.runs.execute import RoundDone, Started
 from repper.runs.plan import plan

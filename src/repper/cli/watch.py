@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
+from repper.basics.table import Number, Table
 from repper.cli.duration import duration
 from repper.cli.show import console
+from repper.cli.tables import print_table
 
 
 class Watch:
@@ -61,9 +62,10 @@ class Watch:
 
     def result(self, event: dict[str, Any], *, stderr: bool = False) -> None:
         """Print the table at the end, on stdout unless stdout is for JSON."""
-        table = Table("site", "accuracy, %")
-        for name, accuracy in event["sites"].items():
-            table.add_row(escape(name), "not shared" if accuracy is None else f"{accuracy:.2f}")
+        rows = [
+            [name, Number(accuracy, missing="not shared")]
+            for name, accuracy in event["sites"].items()
+        ]
         out = console(stderr=stderr)
-        out.print(table)
+        print_table(out, Table.of(["site", "accuracy, %"], rows))
         out.print(f"encoder {event['encoder_digest'][:16]}", soft_wrap=True)

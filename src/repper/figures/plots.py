@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ matplotlib.use("Agg")
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repper.basics.errors import RepperError
 from repper.basics.files import write_atomically
 from repper.data.dataset import Dataset
 from repper.data.partition import Partition
-from repper.figures.palette import LIGHT
+from repper.figures.palette import LIGHT, Look
 
 DOTS = LIGHT[1]
+LINES = ("-", "--", ":", "-.")
+"""Of the first row of a method, the second and so on."""
 FORMATS = (".png", ".svg", ".pdf")
 STYLE: Any = {
     "font.size": 9, "svg.hashsalt": "repper", "axes.spines.top": False, "axes.spines.right": False,
@@ -73,6 +77,20 @@ def bubbles(
             save(figure, path)
         finally:
             pyplot.close(figure)
+
+
+def curve(
+    axes: Axes, look: Look, x: Sequence[float], y: Sequence[float], off: Sequence[float] = (),
+    name: str = "",
+) -> None:  # fmt: skip
+    """A line over rounds or epochs with some markers, in a band of its deviations."""
+    axes.plot(
+        x, y, color=look.light, marker=look.marker, ms=4, markerfacecolor=look.face, markevery=0.1,
+        linestyle=LINES[min(look.turn // 2, len(LINES) - 1)], label=name,
+    )  # fmt: skip
+    if any(off):
+        low, high = (np.add(y, sign * np.array(off)) for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=look.light, alpha=0.15, lw=0)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -25,7 +25,7 @@ from repper.engines.client import Clients
 from repper.engines.engine import one_thread
 from repper.figures.embedding import embed, nearest_other, silhouettes
 from repper.figures.palette import Look, class_looks, looks
-from repper.figures.plots import STYLE, bubbles, save
+from repper.figures.plots import STYLE, bubbles, curve, save
 from repper.heads.scores import Score
 from repper.paper.gradients import Measured
 from repper.runs.plan import make_work
@@ -255,10 +255,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
         for (name, run), axis, own in zip(joined.items(), panels, values, strict=True):
             look = looked[name]
             means = {epoch: mean for epoch, mean in run.mean_curve().items() if mean is not None}
-            curves.plot(
-                list(means), list(means.values()), color=look.light, marker=look.marker, ms=4,
-                markerfacecolor=look.face, markevery=0.1, label=name,
-            )  # fmt: skip
+            curve(curves, look, list(means), list(means.values()), name=name)
             _beside_mean(axis, own[order], values.mean(0)[order], look)
             axis.set(title=_in_lines(name), xlim=(values.min() - 3, values.max() + 3))
         curves.set(xlabel="epochs of the heads", ylabel="mean accuracy, %")
