@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "src" / "repper"
 
 LAYERS = [
     "basics", "edge", "privacy", "data", "encoders", "heads", "personal", "methods", "updates", "engines", "server",
-    "settings", "runs", "export", "flower", "figures", "report", "verify", "api", "__init__", "paper", "cli", "__main__",
+    "settings", "runs", "export", "flower", "figures", "report", "checks", "api", "__init__", "paper", "cli", "__main__",
 ]  # fmt: skip
 """Files and packages; each imports only from itself and from those above it."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repper.runs.comparison_table import Comparison
     from repper.runs.execute import Event
     from repper.runs.run import Run
-    from repper.verify import Check
+    from repper.checks import Check
 
 Last = TypeVar("Last")
 
@@ -151,7 +151,7 @@ def verify(folder: Path | str, data: Dataset | None = None) -> list[Check]:
 
     `data` are the images of a run that was given them as a value.
     """
-    from repper.verify import verify as checks_of
+    from repper.checks import verify as checks_of
 
     return list(checks_of(Path(folder), data))
 

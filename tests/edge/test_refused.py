@@ -20,8 +20,8 @@ from repper.edge.unknown import Unknown
 from repper.personal.album import read_album
 from repper.personal.model import Model
 from repper.personal.personalize import personalize
-from repper.verify import verify
-from repper.verify.check import WRONG
+from repper.checks import verify
+from repper.checks.check import WRONG
 
 from .commands import answer, content, files, model_in, refused
 from .tiny_model import (

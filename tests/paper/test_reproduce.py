@@ -27,8 +27,8 @@ from repper.report import write_report
 from repper.runs.row import Row
 from repper.runs.time_left import CellStarted, WorkLeft
 from repper.settings.config import Config
-from repper.verify import verify
-from repper.verify.check import OK, SKIPPED, WRONG
+from repper.checks import verify
+from repper.checks.check import OK, SKIPPED, WRONG
 
 
 def test_a_table_is_run_panel_by_panel(done):

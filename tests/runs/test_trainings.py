@@ -16,7 +16,7 @@ from repper.runs.execute import RoundDone, execute
 from repper.runs.folders import folder_at
 from repper.runs.run_folder import training_of
 from repper.settings.config import Config
-from repper.verify.check import OK, SKIPPED, WRONG
+from repper.checks.check import OK, SKIPPED, WRONG
 
 SETTINGS = {
     "clients": 4, "epochs": 1, "width": 0.25, "participation": 0.5, "engine": "serial",

@@ -25,8 +25,8 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from repper.verify import verify
-    from repper.verify.check import WRONG
+    from repper.checks import verify
+    from repper.checks.check import WRONG
 
     found = []
     for one in verify(options.folder):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from repper.basics.errors import RepperError, needs
 from repper.edge.model_folder import MODEL
-from repper.verify.check import Check, Checks
-from repper.verify.model import checks_of_file, checks_of_hub, checks_of_model
+from repper.checks.check import Check, Checks
+from repper.checks.model import checks_of_file, checks_of_hub, checks_of_model
 
 if TYPE_CHECKING:
     from repper.data.dataset import Dataset
@@ -35,5 +35,5 @@ def _checks(folder: Path, data: Dataset | None) -> Checks:
     if (folder / "onnx").is_dir():
         return checks_of_hub(folder)
     with needs("train", "verifying a run"):
-        from repper.verify.run import checks_of_runs
+        from repper.checks.run import checks_of_runs
     return checks_of_runs(folder, data)

@@ -32,7 +32,7 @@ from repper.engines.private import PrivateStore
 from repper.runs.comparison_table import Comparison, Line
 from repper.runs.rounds import read_rounds, read_served
 from repper.runs.run_folder import name_of
-from repper.verify.check import OK, SKIPPED, WRONG
+from repper.checks.check import OK, SKIPPED, WRONG
 
 SETTINGS = {
     "clients": 3, "min_train": 2, "alpha": 5.0, "rounds": 2, "epochs": 1, "width": 0.25, "participation": 1.0,
@@ -287,7 +287,7 @@ def test_code_that_made_a_part_of_a_run_is_not_forgotten_when_it_is_resumed(run,
         return environment["code"], parts, code.said
 
     monkeypatch.setattr("repper.runs.environment.code_digest", lambda: "0" * 64)
-    monkeypatch.setattr("repper.verify.run.code_digest", lambda: "0" * 64)
+    monkeypatch.setattr("repper.checks.run.code_digest", lambda: "0" * 64)
     code, parts, said = found(SETTINGS["rounds"])
     assert (code, parts) == (made, [])  # nothing was left to do
     assert "made by other code than this (" in said

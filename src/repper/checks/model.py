@@ -18,7 +18,7 @@ from repper.edge.onnx_file import (
 )
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import read_unknown
-from repper.verify.check import Checks, NotChecked, checked
+from repper.checks.check import Checks, NotChecked, checked
 
 
 def checks_of_model(folder: Path) -> Checks:

@@ -36,8 +36,8 @@ from repper.runs.run import Run
 from repper.server.rounds import Served
 from repper.settings.config import Config
 from repper.settings.config_file import read_config
-from repper.verify.check import Checks, NotChecked, checked
-from repper.verify.model import seal_of
+from repper.checks.check import Checks, NotChecked, checked
+from repper.checks.model import seal_of
 
 MOST_OTHER = 0.01
 """The share of predictions that may differ on another machine, whose features have other digits."""
