@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   repper personalize --encoder encoder.onnx --images my-photos --out my-model
   repper predict my-model photo.jpg
   repper verify my-run
+  repper runs list
 """
 
 
