@@ -43,6 +43,7 @@ from repper.edge.model_folder import read_model
 from repper.edge.onnx_file import MARK, check
 from repper.edge.saved_head import SavedHead, read_head
 from repper.edge.unknown import Unknown, read_unknown
+from repper.heads.scores import summarize
 from repper.personal.album import Album, read_album
 from repper.runs.result import read_result, read_scores
 from repper.runs.rounds import read_rounds
@@ -186,9 +187,26 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
     features = np.ones((2, 2), np.float32)
     album = Album(DIGEST, features, ("a" * 64, "b" * 64), ("cat", "dog"), ("1.png", "2.png"))
     rule = Unknown(np.zeros((2, 2), np.float32), np.eye(2, dtype=np.float32), 1.5, DIGEST)
-    accuracy = {"mean": 50.0, "std": 1.0, "worst": 49.0}
-    result = {"rounds": 1, "accuracy": accuracy, "groups": {}, "clients": 2, "classes": ["a"],
-              "chosen_round": 1}  # fmt: skip
+    accuracy = summarize([])
+    group = {"clients": 0, "accuracy": None}
+    result = {"run": "a", "method": "fedavg", "personalize": "keep", "rounds": 1, "chosen_round": 1,
+              "accuracy": accuracy, "encoder_digest": DIGEST, "heads_digest": DIGEST,
+              "encoder_origin": "shared", "clients": 2, "classes": ["a"],
+              "seconds": {"crl": 1.0, "pcl": 1.0},
+              "cost": {"images": 6, "bytes_up": 8, "bytes_down": 8},
+              "groups": {"took_part": group, "never_took_part": group}}  # fmt: skip
+    of_site = {"client": 0, "digests": {}} | {
+        key: result[key]
+        for key in (
+            "method",
+            "personalize",
+            "rounds",
+            "chosen_round",
+            "accuracy",
+            "clients",
+            "classes",
+        )
+    }
     record = {"cohort": [0], "examples": 3, "images": 6, "bytes_up": 8, "bytes_down": 8,
               "loss": 0.5, "knn": None, "seconds": 0.1}  # fmt: skip
     log = [json.dumps({"round": number, **record}) + "\n" for number in (1, 2)]
@@ -223,7 +241,7 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
         "image": [_picture(kind) for kind in ("png", "jpeg", "bmp", "webp")],
         "config": [config],
         "manifest": [_saved(lambda path: split(TOY, "iid", clients=2).save(path, TOY), folder)],
-        "result": [json.dumps(result).encode()],
+        "result": [json.dumps(one).encode() for one in (result, of_site)],
         "rounds": ["".join(log).encode()],
         "scores": [_table(**{name: [1, 2] for name in scores})],
         "model": [json.dumps(model).encode()],

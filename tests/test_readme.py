@@ -36,7 +36,7 @@ def commands(page):
     ]
 
 
-@pytest.mark.parametrize(("page", "count"), [*zip(PAGES, (3, 2, 8, 6), strict=True)])
+@pytest.mark.parametrize(("page", "count"), [*zip(PAGES, (3, 2, 12, 6), strict=True)])
 def test_the_commands_work(repper, tmp_path, page, count):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
     inline = re.findall(r"`(repper predict [^`]+)`", read(page))

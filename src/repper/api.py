@@ -13,11 +13,11 @@ from repper.data.partition import Partition
 from repper.settings.config import JOIN_SETTINGS, Config
 
 if TYPE_CHECKING:
+    from repper.checks import Check
     from repper.methods import Method
     from repper.runs.comparison_table import Comparison
     from repper.runs.execute import Event
     from repper.runs.run import Run
-    from repper.checks import Check
 
 Last = TypeVar("Last")
 

@@ -26,13 +26,13 @@ from repper.basics.documents import (
 )
 from repper.basics.errors import RepperError
 from repper.basics.files import clear_leftovers
+from repper.checks.check import OK, SKIPPED, WRONG
 from repper.cli.results import print_results
 from repper.edge.model_folder import EncoderNotes, InputNotes, ModelNotes, read_model
 from repper.engines.private import PrivateStore
 from repper.runs.comparison_table import Comparison, Line
 from repper.runs.rounds import read_rounds, read_served
 from repper.runs.run_folder import name_of
-from repper.checks.check import OK, SKIPPED, WRONG
 
 SETTINGS = {
     "clients": 3, "min_train": 2, "alpha": 5.0, "rounds": 2, "epochs": 1, "width": 0.25, "participation": 1.0,

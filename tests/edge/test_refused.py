@@ -14,14 +14,14 @@ from safetensors.numpy import save_file
 
 from repper.basics.documents import read_json
 from repper.basics.errors import RepperError
+from repper.checks import verify
+from repper.checks.check import WRONG
 from repper.edge.model_folder import read_model
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import Unknown
 from repper.personal.album import read_album
 from repper.personal.model import Model
 from repper.personal.personalize import personalize
-from repper.checks import verify
-from repper.checks.check import WRONG
 
 from .commands import answer, content, files, model_in, refused
 from .tiny_model import (

@@ -15,6 +15,8 @@ import pytest
 from paper.small import TINY, TWO, panel
 from repper.basics.documents import read_json
 from repper.basics.errors import RepperError
+from repper.checks import verify
+from repper.checks.check import OK, SKIPPED, WRONG
 from repper.cli.results import print_reproduction
 from repper.paper.chapter import chapter_of
 from repper.paper.events import PanelMissing, PanelStarted, Reproduced
@@ -27,8 +29,6 @@ from repper.report import write_report
 from repper.runs.row import Row
 from repper.runs.time_left import CellStarted, WorkLeft
 from repper.settings.config import Config
-from repper.checks import verify
-from repper.checks.check import OK, SKIPPED, WRONG
 
 
 def test_a_table_is_run_panel_by_panel(done):

@@ -10,13 +10,13 @@ from conftest import make_dataset
 from repper.basics.documents import read_json, write_json
 from repper.basics.errors import RepperError
 from repper.basics.files import lock_file
+from repper.checks.check import OK, SKIPPED, WRONG
 from repper.runs.clearing import clear, leftovers, remove
 from repper.runs.compare import CellStarted, compare, rows_of
 from repper.runs.execute import RoundDone, execute
 from repper.runs.folders import folder_at
 from repper.runs.run_folder import training_of
 from repper.settings.config import Config
-from repper.checks.check import OK, SKIPPED, WRONG
 
 SETTINGS = {
     "clients": 4, "epochs": 1, "width": 0.25, "participation": 0.5, "engine": "serial",

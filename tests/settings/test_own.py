@@ -129,9 +129,9 @@ def test_rows_of_ones_own_stand_beside_others(repper, tmp_path):
     [
         (("--method", "nowhere.py:X"), "there is no file nowhere.py"),
         (("--method", "{}/my_method.py:Shorts"), "did you mean 'ShortFeatures'?"),
-        (("--method", "{}/my_head.py:NearestMean"), "is no method: it must be a subclass of Method"),
+        (("--method", "{}/my_head.py:NearestMean"), "is not a method: it must be a subclass of Method"),
         (("--method", "no_such_package:X"), "there is no package no_such_package: install it"),
-        (("--personalize", "{}/my_rule.py:TrimmedMean"), "is no head: it must be a subclass of Head"),
+        (("--personalize", "{}/my_rule.py:TrimmedMean"), "is not a head: it must be a subclass of Head"),
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", -1), "trim must be at least 0, got -1"),
         (("--server", "{}/my_rule.py:TrimmedMean", "--trim", "x"), "must be a whole number, got 'x'"),
         (("--personalize", "{}/my_head.py:NearestMean", "--head-shrink", 2), "shrink must be at most 1"),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repper.basics.errors import RepperError, needs
-from repper.edge.model_folder import MODEL
 from repper.checks.check import Check, Checks
 from repper.checks.model import checks_of_file, checks_of_hub, checks_of_model
+from repper.edge.model_folder import MODEL
 
 if TYPE_CHECKING:
     from repper.data.dataset import Dataset

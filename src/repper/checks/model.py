@@ -8,6 +8,7 @@ from pathlib import Path
 from repper.basics.documents import is_sealed
 from repper.basics.errors import RepperError, needs
 from repper.basics.tensor_files import read_notes as read_sealed_notes
+from repper.checks.check import Checks, NotChecked, checked
 from repper.edge.model_folder import MODEL, ModelNotes, read_model
 from repper.edge.onnx_file import (
     CLASSIFIER_FORMAT,
@@ -18,7 +19,6 @@ from repper.edge.onnx_file import (
 )
 from repper.edge.saved_head import read_head
 from repper.edge.unknown import read_unknown
-from repper.checks.check import Checks, NotChecked, checked
 
 
 def checks_of_model(folder: Path) -> Checks:

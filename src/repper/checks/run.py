@@ -16,6 +16,8 @@ from repper.basics.documents import check_covered
 from repper.basics.errors import RepperError
 from repper.basics.params import Params, digest, load_params, read_params
 from repper.basics.tensor_files import check_ties
+from repper.checks.check import Checks, NotChecked, checked
+from repper.checks.model import seal_of
 from repper.data.dataset import Dataset
 from repper.data.partition import Partition, hold_out, read_partition, read_rows
 from repper.data.shape import shaped
@@ -36,8 +38,6 @@ from repper.runs.run import Run
 from repper.server.rounds import Served
 from repper.settings.config import Config
 from repper.settings.config_file import read_config
-from repper.checks.check import Checks, NotChecked, checked
-from repper.checks.model import seal_of
 
 MOST_OTHER = 0.01
 """The share of predictions that may differ on another machine, whose features have other digits."""

@@ -358,7 +358,7 @@ _RUN = _any(
 _LOCK = re.escape(LOCK)
 _COMPARISON = _any(
     rf"{_any(CELLS, JOINED_CELLS, TRAININGS)}/[^/]+/{_RUN}", r"comparison\.toml", r"tuning\.json",
-    r"rounds\.csv", r"table\.(?:json|md|csv)", _LOCK,
+    r"rounds\.csv", r"table\.(?:json|md|csv|tex)", _LOCK,
 )  # fmt: skip
 _COMPARISON = rf"(?:tuning/)?{_COMPARISON}"
 _FIGURES = _any(
@@ -371,9 +371,9 @@ _OWN = {
     JOINED: _RUN,
     FEDERATION: _RUN,
     COMPARISON: _COMPARISON,
-    SWEEP: _any(r"sweep\.(?:json|md|csv)", _LOCK, rf"[^/]+=[^/]*/{_COMPARISON}"),
+    SWEEP: _any(r"sweep\.(?:json|md|csv|tex)", _LOCK, rf"[^/]+=[^/]*/{_COMPARISON}"),
     REPRODUCTION: _any(
-        r"reproduction\.json", r"found\.json", r"(?:table|order|claims)\.csv", r"table\.md", _LOCK,
+        r"reproduction\.json", r"found\.json", r"(?:table|order|claims)\.csv", r"table\.(?:md|tex)", _LOCK,
         rf"figures/{_FIGURES}\.(?:png|svg)", rf"panels/[^/]+/{_COMPARISON}",
     ),
     MODEL_FOLDER: _any(

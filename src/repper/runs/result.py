@@ -82,8 +82,23 @@ class _Attack:
 
 
 @dataclass(frozen=True)
+class _SiteResult:
+    """What is read of the result that a site of a federation keeps; it may have other keys."""
+
+    client: int
+    method: str
+    personalize: str
+    rounds: int
+    chosen_round: int
+    accuracy: _Accuracy
+    clients: int
+    classes: list[str]
+    digests: dict[str, str]
+
+
+@dataclass(frozen=True)
 class _Result:
-    """What is read of a result; it may have other keys."""
+    """What is read of any other result; it may have other keys."""
 
     run: str
     method: str
@@ -109,7 +124,8 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not (folder / RESULT).is_file():
         return None
     result = read_json(folder / RESULT, REMEDY)
-    build(_Result, result, folder / RESULT, REMEDY)
+    kind: type[_SiteResult | _Result] = _SiteResult if "client" in result else _Result
+    build(kind, result, folder / RESULT, REMEDY)
     return dict(result)
 
 
