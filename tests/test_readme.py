@@ -44,7 +44,7 @@ def test_the_commands_work(repper, tmp_path, page, count):
     assert bool(inline) == (page == "docs/compare.md")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in [*commands(page), *inline]:
-        trains = command.startswith(("repper run", "repper compare"))
+        trains = command.startswith(("repper run ", "repper compare "))
         shorter = " --rounds 1 --epochs 1" if trains else ""
         command = command.replace("--seeds 3", "--seeds 1 --engine serial")
         if command.startswith("repper report"):

@@ -373,7 +373,7 @@ _OWN = {
     COMPARISON: _COMPARISON,
     SWEEP: _any(r"sweep\.(?:json|md|csv|tex)", _LOCK, rf"[^/]+=[^/]*/{_COMPARISON}"),
     REPRODUCTION: _any(
-        r"reproduction\.json", r"found\.json", r"(?:table|order|claims)\.csv", r"table\.(?:md|tex)", _LOCK,
+        r"(?:reproduction|found)\.json", r"(?:table|order|claims)\.csv", r"table\.(?:md|tex)", _LOCK,
         rf"figures/{_FIGURES}\.(?:png|svg)", rf"panels/[^/]+/{_COMPARISON}",
     ),
     MODEL_FOLDER: _any(
