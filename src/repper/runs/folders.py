@@ -373,8 +373,8 @@ _OWN = {
     COMPARISON: _COMPARISON,
     SWEEP: _any(r"sweep\.(?:json|md|csv|tex)", _LOCK, rf"[^/]+=[^/]*/{_COMPARISON}"),
     REPRODUCTION: _any(
-        r"(?:reproduction|found)\.json", r"(?:table|order|claims)\.csv", r"table\.(?:md|tex)", _LOCK,
-        rf"figures/{_FIGURES}\.(?:png|svg)", rf"panels/[^/]+/{_COMPARISON}",
+        r"(?:reproduction|found)\.json", r"(?:table|order|claims)\.csv", r"table\.(?:md|tex)",
+        _LOCK, rf"figures/{_FIGURES}\.(?:png|svg)", rf"panels/[^/]+/{_COMPARISON}",
     ),
     MODEL_FOLDER: _any(
         *(re.escape(name).replace(r"\.", r"(?:-[0-9a-f]{12})?\.") for name in FILES)
