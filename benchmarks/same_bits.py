@@ -51,7 +51,7 @@ from repper.methods import METHODS
 try:
     from repper.heads.personalize import NEED_A_HEAD, personalizer_names
 except ImportError:  # an older commit
-    from repper.heads.personalize import NEED_A_HEAD, personalizer_names
+    from repper.personalize import NEED_A_HEAD, personalizer_names
 for method in METHODS:
     for name in personalizer_names():
         if name not in NEED_A_HEAD or METHODS[method].personalize in NEED_A_HEAD:
