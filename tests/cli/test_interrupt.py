@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,9 @@ def test_an_interruption_while_loading_is_no_traceback(tmp_path, loaded):
     """Python tells on stderr which module it has just imported."""
     command = [sys.executable, "-X", "importtime", "-m", "repper", "run", "--out", "run"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests may run in the background
+    ) as process:  # fmt: skip
         said = []
         for line in process.stderr:
             if line.startswith("import time:"):

@@ -81,7 +81,7 @@ def test_the_contrastive_norm_is_autograds(seed, count, temperature):
         if weight.sum() > 0
     ]
     if len(means) == 2:
-        assert anchors.apart[0] == pytest.approx(float((means[0] - means[1]).norm()), rel=1e-6)
+        assert anchors.apart[0] == pytest.approx(float((means[0] - means[1]).norm()), rel=1e-5)
     assert ((anchors.hardness >= 0) & (anchors.hardness <= 1)).all()
 
 

@@ -141,7 +141,9 @@ def test_the_page_and_the_figures_have_marks_that_stand_out(place, colours):
     grey = f"#{round(255 * float(OTHERS)):02x}" + 2 * f"{round(255 * float(OTHERS)):02x}"
     assert contrast(grey, "#ffffff") >= 3
     source = Path(figures.__file__).read_text() + Path(plots.__file__).read_text()
-    assert "alpha=0" not in source
+    # A band of deviations is no mark.
+    lines = [line for line in source.splitlines() if "fill_between" not in line]
+    assert "alpha=0" not in "\n".join(lines)
 
 
 def test_a_method_looks_the_same_everywhere():
