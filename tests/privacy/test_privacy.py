@@ -365,7 +365,7 @@ def test_heads_of_one_training_have_one_ledger(tmp_path):
         ("--clip 1 --noise 1", "need --delta"),
         ("--clip 1 --epsilon 0 --delta 0.01", "--epsilon must be above 0, got 0"),
         ("--clip 1 --epsilon -1 --delta 0.01", "--epsilon must be above 0, got -1"),
-        ("--clip 1 --epsilon 2 --noise 0 --delta 0.01", "--noise 0 has no epsilon"),
+        ("--clip 1 --epsilon 2 --noise 0 --delta 0.01", "--noise 0 gives no privacy"),
         ("--clip 0 --epsilon 2 --delta 0.01", "--clip must be above 0, got 0"),
         ("--clip 1 --epsilon 2 --delta 0.2", "--delta must be below 1 / clients, which is 0.05"),
         ("--clip 1 --noise 1 --delta 0.01", "--clip needs --norm group, or --bn local"),
