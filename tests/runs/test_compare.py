@@ -449,7 +449,7 @@ def test_overwriting_begins_without_the_old_table_and_touches_nothing_else(digit
 
 
 def test_settings_that_belong_to_rows_are_refused(digits, tmp_path):
-    with pytest.raises(RepperError, match="leave out personalize"):
+    with pytest.raises(RepperError, match="personalize is not a setting of compare"):
         api.compare(["fedavg"], digits, personalize="svm", out=tmp_path / "c")
     for seeds in (0, 10**20):
         with pytest.raises(RepperError, match="--seeds must be 1 to 1000"):
