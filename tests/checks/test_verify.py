@@ -130,7 +130,7 @@ def test_every_file_of_a_run_is_read_by_verify(run):
 def test_a_good_run_is_verified(repper, good):
     found = {one.kind: one for one in api.verify(good, DATA)}
     assert {one.status for one in found.values()} == {OK}
-    assert found["scores"].said == "3 heads give them again on 30 test images"
+    assert found["scores"].said == "3 heads reproduce them on 30 test images"
     assert found["log"].said == "2 rounds"
     done = repper("verify", good, "--json")
     assert done.returncode == 0, done.stderr
@@ -155,7 +155,7 @@ def test_scores_that_do_not_follow_from_the_heads_are_found(repper, run):
     write_json(run / "result.json", result)
     [wrong] = [one for one in api.verify(run, DATA) if one.status == WRONG]
     assert wrong.kind == "scores"
-    assert "at least 1 of 30 predictions are others" in wrong.said
+    assert "at least 1 of 30 predictions differ" in wrong.said
 
 
 def swapped_heads(run, other):
@@ -185,13 +185,13 @@ MISPLACED = {
     "what clients of another run start from": (
         copied("private/initial.safetensors"), "private", "its run is",
     ),
-    "heads in each other's place": (swapped_heads, "heads", "is whole, but not the file of this run"),
-    "a head of another run": (copied("heads/0.safetensors"), "heads", "not the file of this run"),
-    "the encoder of another run": (copied("encoder.safetensors"), "encoder", "not the file of this run"),
+    "heads in each other's place": (swapped_heads, "heads", "is undamaged, but not the file that this run has written"),
+    "a head of another run": (copied("heads/0.safetensors"), "heads", "not the file that this run"),
+    "the encoder of another run": (copied("encoder.safetensors"), "encoder", "not the file that this run"),
     "scores of another run": (copied("clients.parquet"), "scores", "missing or damaged"),
     "the log of another run": (copied("rounds.jsonl"), "log", "damaged in line 1"),
     "the manifest of another run": (copied("partition.json"), "partition", "not the partition of this"),
-    "settings of another run": (copied("config.toml"), "settings", "whole, but of another run"),
+    "settings of another run": (copied("config.toml"), "settings", "undamaged, but of another run"),
 }  # fmt: skip
 
 
@@ -290,16 +290,18 @@ def test_code_that_made_a_part_of_a_run_is_not_forgotten_when_it_is_resumed(run,
     monkeypatch.setattr("repper.checks.run.code_digest", lambda: "0" * 64)
     code, parts, said = found(SETTINGS["rounds"])
     assert (code, parts) == (made, [])  # nothing was left to do
-    assert "made by other code than this (" in said
+    assert "made by another version of the code (" in said
     code, parts, said = found(SETTINGS["rounds"] + 1)
     assert (code, parts) == ("0" * 64, [made])
-    assert said == "a part of it was made by other code than this, before it was resumed"
+    assert said == "made in part by another version of the code, before it was resumed"
 
 
 def test_a_finished_run_lacks_no_line_of_its_log(run):
     content = (run / "rounds.jsonl").read_bytes()
     (run / "rounds.jsonl").write_bytes(content[: content.index(b"\n") + 1])
-    with pytest.raises(RepperError, match=r"is not the log of result.json"):
+    with pytest.raises(
+        RepperError, match=r"is not the log that result.json beside it was written with"
+    ):
         read_rounds(run)
 
 

@@ -148,14 +148,14 @@ def test_what_passes_starts_the_node_again(site):
     for one in (broken, failing, away):
         one.start()
     broken.process.says("broke off", SOON)
-    failing.process.says("had an error of its own (status 500)", SOON)
+    failing.process.says("had an internal error (status 500)", SOON)
     for one in (broken, failing):
         one.process.says("starting the node again in", SOON)
         [pause] = re.findall(r"starting the node again in (\d+) s", one.process.said())[:1]
         assert 3 <= int(pause) <= 7
     said = away.process.said
     until(lambda: said().count("Connection attempt failed, retrying") > 1, "no tries", SOON)
-    assert said().count("is away") == 1
+    assert said().count("is not reachable") == 1
     # Who ends `repper node` ends all that it has started.
     os.kill(broken.process.process.pid, signal.SIGTERM)
     assert broken.process.end(SOON) == 0
@@ -189,9 +189,9 @@ def test_pauses_grow_and_a_hopeless_end_is_the_last(tmp_path):
 @pytest.mark.parametrize(
     ("happens", "expected"),
     [
-        ("threading.Thread(target=heartbeat).start()", "took this site for gone"),
+        ("threading.Thread(target=heartbeat).start()", "counted this site as disconnected"),
         ("subprocess.Popen(['true'])", "process that starts the work has ended"),
-        ("return", "stopped working and did not say why"),
+        ("return", "stopped working without an error message"),
         ("raise SystemExit(0)", "None"),
     ],
 )

@@ -91,5 +91,5 @@ def test_a_site_runs_no_code_that_a_server_names(
 
 @pytest.mark.parametrize("name", [*sorted(TABLES), *sorted(OF_THE_SERVER), "no_setting"])
 def test_tables_of_settings_and_what_is_the_servers_are_refused(name):
-    with pytest.raises(RepperError, match=f"it does not take {name} from a server"):
+    with pytest.raises(RepperError, match=f"it does not let a server set {name}"):
         allowed.check_allowed({"rounds": 1, name: {"method": "evil.py:Evil"}})

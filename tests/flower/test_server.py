@@ -233,7 +233,10 @@ def test_a_site_that_could_not_take_part_is_asked_again(tmp_path, image_folders,
         ({"method": "central"}, "needs all images in one place"),
         ({"server": "krum"}, "Krum needs at least 5 clients in a round"),
         ({"method": "fedavg"}, "name them with --classes"),
-        ({"method": "lg-fedavg", "init": "run"}, "lg-fedavg every site has an encoder of its own"),
+        (
+            {"method": "lg-fedavg", "init": "run"},
+            "lg-fedavg every site has private parameters in its encoder",
+        ),
         ({"precision": "auto"}, "--precision auto is not available in a federation"),
         ({"evaluate_every": 1}, "--evaluate-every is not available in a federation"),
         ({"participation": 0.5}, "--min-cohort must be 1 to 1, the sites of a round, got 2"),
@@ -459,7 +462,7 @@ def nodes_examples(folder):
 
 def test_a_site_that_declares_most_of_all_images_is_pointed_out():
     heavy = [("a", 10), ("b", 10), ("c", 10**9)]
-    assert "c says that it has 100 % of all images" in _too_heavy(heavy, CONFIG)
+    assert "c declares 100 % of all images" in _too_heavy(heavy, CONFIG)
     assert _too_heavy(heavy, replace(CONFIG, max_weight=1.0)) == ""
     assert _too_heavy(heavy[1:], CONFIG) == ""
     assert _too_heavy([("a", 10), ("b", 10), ("c", 20)], CONFIG) == ""

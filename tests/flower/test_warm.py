@@ -304,9 +304,7 @@ def test_without_a_warm_process_the_plain_program_runs(tmp_path):
         assert done.returncode == 3
         assert done.stdout.startswith("False")
         assert "'--more'" in done.stdout
-        assert (
-            f"no warm process takes this message, which starts one of its own: {why}" in done.stderr
-        )
+        assert f"no warm process for this message, so it starts a new process: {why}" in done.stderr
     site.folder.chmod(0o770)
     assert "can be read or written by others" in site.send("print(1)").stderr
     assert not site.servers()

@@ -53,7 +53,7 @@ def test_bad_lines_a_cut_one_and_a_crash_change_nothing(fleet, walked, serial):
     crashed.crash()
     again = crashed.start("again", *NODE)
     # Flower takes the crashed node for alive for a minute; ours tries until it is let in.
-    again.says("it takes an earlier node of the site for alive", 300)
+    again.says("it still counts an earlier node of the site as connected", 300)
     again.says("SuperNode ID", 300)
     cut.cut("up")
     done = result(watching)

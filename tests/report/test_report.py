@@ -494,7 +494,10 @@ def test_the_command_line_says_where_the_report_is(repper, reported, tmp_path):
             {"b": (1.0, -1.0, 3.0), "c": (2.0, 0.1, 4.0), "d": (2.0, 0.1, 4.0)},
             "a is better than all other rows but b, by",
         ),
-        ({"b": (1.0, None, None)}, "a has the highest mean, and nothing has an interval"),
+        (
+            {"b": (1.0, None, None)},
+            "a has the highest mean; no difference to another row has an interval",
+        ),
     ],
 )
 def test_the_opening_says_which_rows_can_be_told_from_the_best(gains, said):

@@ -134,7 +134,7 @@ def test_rows_that_began_elsewhere_are_not_put_into_one_table(digits, tmp_path):
     config = Config(out=str(tmp_path / "c"), init=str(start), **quick)
     list(compare(config, rows_of("fedavg"), 1, digits))
     shutil.copyfile(second.folder / "encoder.safetensors", start)
-    with pytest.raises(RepperError, match="was begun with another encoder than .*start has now"):
+    with pytest.raises(RepperError, match="the encoder in .*start has changed since .* was begun"):
         list(compare(config, rows_of("fedavg,fedprox"), 1, digits, resume=True))
     # Nor is its training taken for another.
     other = dataclasses.replace(config, out=str(tmp_path / "d"))
@@ -367,7 +367,7 @@ def test_rows_that_are_tested_on_the_way_train_each_for_itself(digits, tmp_path)
         ]
     markdown = (folder / "table.md").read_text()
     assert f"| {' | '.join(lines[0])} |" in markdown
-    assert "one counts as the rounds" not in markdown
+    assert "counts as the number of rounds" not in markdown
     # To test heads on the way changes no training: it can be taken for others, without the tests.
     config = Config(out=str(tmp_path / "other"), **QUICK)
     again = list(compare(config, rows_of("repper+logistic,repper+svm"), 1, digits, reuse=folder))
@@ -390,7 +390,7 @@ def test_rounds_in_which_all_take_part_stand_where_others_have_trained_as_much(d
     _, *lines = table(events).table_over_rounds().texts()
     assert [line[0] for line in lines] == ["1", "2", "3", "4"]
     assert [line[2] == "-" for line in lines] == [True, False, True, False]
-    assert "one counts as the rounds of others it stands for" in (folder / "table.md").read_text()
+    assert "counts as the number of rounds of other methods" in (folder / "table.md").read_text()
     ends = [api.open_run(path).accuracy["mean"] for path in sorted((folder / "cells").iterdir())]
     assert lines[-1][1:] == [f"{ends[0]:.2f}", f"{ends[1]:.2f} ({ends[1] - ends[0]:+.2f})"]
     # A round that one of the seeds has not is left out.

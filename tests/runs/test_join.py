@@ -160,7 +160,7 @@ def test_newcomers_do_not_inherit_the_leave_to_download(runs, tmp_path):
 
 
 def test_what_cannot_join_is_refused(runs, digits, tmp_path):
-    with pytest.raises(RepperError, match="--personalize keep begins with a head that was trained"):
+    with pytest.raises(RepperError, match="--personalize keep starts from a head of the method"):
         api.join(runs["fedavg"], digits, personalize="keep", out=tmp_path / "j")
     with pytest.raises(RepperError, match="keeps the run's 5 clients"):
         api.join(runs["fedavg"], clients=9, same_clients=True, out=tmp_path / "j")

@@ -314,7 +314,7 @@ def test_a_round_that_was_chosen_and_lost_again_is_not_taken_for_another(tmp_pat
     assert not (tmp_path / "checkpoint" / "chosen-3.safetensors").exists()
     assert read_chosen(tmp_path, 1)["w"].tolist() == [1, 1]
     with pytest.raises(
-        RepperError, match="chosen-2.safetensors, .*, is gone; restore it, or begin"
+        RepperError, match="chosen-2.safetensors, .*, is missing; restore it, or begin"
     ):
         read_chosen(tmp_path, 2)
     write_round(tmp_path, {"round": 3, **LINE}, Checkpoint(3, Served(each[3]), 3, 70.0), each[3])
@@ -557,7 +557,7 @@ def test_a_head_of_another_encoder_does_not_predict(finished, tmp_path, digits):
     shutil.copytree(finished.folder, tmp_path / "a")
     other = api.run(digits, out=tmp_path / "b", **{**SETTINGS, "seed": 1})
     shutil.copy(other.folder / "encoder.safetensors", tmp_path / "a")
-    with pytest.raises(RepperError, match="whole, but not the file of this run"):
+    with pytest.raises(RepperError, match="undamaged, but not the file that this run has written"):
         api.open_run(tmp_path / "a").predict(0, digits.test.images[:1])
 
 

@@ -128,7 +128,7 @@ def test_names_are_those_that_are_written():
 
 def test_a_folder_that_is_needed_stays(shelf):
     before, size = files(shelf), folder_at(shelf / "run").size
-    with pytest.raises(RepperError, match=r"run is needed by .*later: remove what needs it too"):
+    with pytest.raises(RepperError, match=r"run is needed by .*later: remove these too"):
         list(remove([shelf / "run"]))
     with pytest.raises(RepperError, match=r"is part of the comparison .*both"):
         list(remove([shelf / "both" / "cells" / "fedavg+keep-seed0"]))
@@ -173,7 +173,7 @@ def test_what_is_not_known_to_be_ours_stays(shelf, tmp_path):
     before = files(tmp_path)
     for path, why in (
         (project, "holds no run"), (tmp_path, "holds no run"), (tmp_path / "none", "there is no folder"),
-        (shelf / "link", "is a link"), (shelf / "later", "what it is cannot be read"),
+        (shelf / "link", "is a link"), (shelf / "later", "its kind is unknown"),
     ):  # fmt: skip
         with pytest.raises(RepperError, match=why):
             list(remove([path], force=True))
@@ -187,7 +187,7 @@ def test_the_part_of_a_site_stays(shelf):
     for name in ("environment.json", "partition.json"):
         (shelf / "later" / name).unlink()
     assert folder_at(shelf / "later").kind == "site"
-    with pytest.raises(RepperError, match="privacy budget is nowhere else"):
+    with pytest.raises(RepperError, match="only record of the privacy budget"):
         list(remove([shelf / "later"], force=True))
 
 

@@ -106,9 +106,11 @@ def test_a_training_that_is_gone_is_one_sentence(folder):
     run = api.open_run(cell(folder, "fedavg+keep"))
     before = run.predict(0, DATA.test.images[:3])
     shutil.rmtree(training_of(run.folder))
-    with pytest.raises(RepperError, match=r"needs the training in .*fedavg-seed0.*, which is gone"):
+    with pytest.raises(
+        RepperError, match=r"needs the training in .*fedavg-seed0.*, which is missing"
+    ):
         run.rounds()
-    assert "which is gone" in folder_at(run.folder).damage
+    assert "which is missing" in folder_at(run.folder).damage
     assert run.predict(0, DATA.test.images[:3]) == before  # its encoder and head are in its own
     shutil.rmtree(run.folder)
     cells, rounds = resumed(folder)
@@ -188,6 +190,6 @@ def test_a_training_that_no_row_points_to_can_go(folder):
         list(remove([training]))
     list(remove([cell(folder, "fedrep+finetune")], force=True))
     [left] = leftovers(folder)
-    assert (left.path, left.why) == (training, "a training that no run points to")
+    assert (left.path, left.why) == (training, "a training that no run uses")
     clear([left])
     assert [path.name.partition("-")[0] for path in (folder / "trainings").iterdir()] == ["fedavg"]

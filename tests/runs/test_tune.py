@@ -72,7 +72,7 @@ def test_as_many_are_drawn_as_asked_for_whatever_the_other_rows():
     ("tables", "match"),
     [
         ({}, "has nothing to try"),
-        ({"every": 3}, "every is none"),
+        ({"every": 3}, "every is not a table"),
         ({"every": {"lr": 0.1}}, "lr must be a list of values"),
         ({"every": {"lr": []}}, "lr must be a list of values"),
         ({"every": {"lr": [-1.0]}}, "--lr must be above 0"),
@@ -169,7 +169,7 @@ def test_a_tuned_comparison_is_resumed(tuned, tmp_path):
 def test_a_comparison_that_cannot_be_tuned_writes_nothing(tmp_path):
     folder = tmp_path / "c"
     bad = {"every": {"lr": [0.1], "common-rounds": [0, 3]}}
-    with pytest.raises(RepperError, match="common head of no rounds"):
+    with pytest.raises(RepperError, match="common head needs at least one round"):
         api.compare("fedavg+common", make_dataset(), tune=bad, out=folder, **QUICK)
     with pytest.raises(RepperError, match="does not use mu"):
         api.compare("fedavg", make_dataset(), tune={"every": {"mu": [0.1]}}, out=folder, **QUICK)
@@ -259,7 +259,7 @@ def test_a_sweep_over_what_changes_nothing_is_refused(repper, tmp_path, swept):
 
 def test_a_tuned_comparison_goes_on_only_as_it_was_begun(tuned, tmp_path):
     folder, _ = tuned
-    with pytest.raises(RepperError, match="and is to go on without --tune"):
+    with pytest.raises(RepperError, match="but this command is without --tune"):
         api.compare(ROWS, make_dataset(), out=folder, resume=True, **QUICK)
     other = TRIES | {"tuning": {"share": 0.3}}
     with pytest.raises(RepperError, match="was begun with .tuning."):

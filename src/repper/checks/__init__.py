@@ -1,4 +1,4 @@
-"""`repper verify`: read every file of a folder, and count again what can be counted again."""
+"""`repper verify`: read every file of a folder, and recompute digests and scores."""
 
 from __future__ import annotations
 

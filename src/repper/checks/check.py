@@ -1,4 +1,4 @@
-"""What a check found, and how checks are made."""
+"""Results of checks, and how checks are made."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ OK, WRONG, SKIPPED = "OK", "WRONG", "not checked"
 
 @dataclass(frozen=True)
 class Check:
-    """One kind of file of a folder: `OK`, `WRONG` or `not checked`, and what there is to say."""
+    """One kind of file of a folder: `OK`, `WRONG` or `not checked`, with details or a reason."""
 
     kind: str
     status: str
     said: str
     folder: str = ""
-    """The folder within the one that was asked about."""
+    """The folder, relative to the verified folder."""
 
     def beside(self, root: Path) -> Check:
-        """The same, with its folder as seen from the one that was asked about."""
+        """The same check, with its folder relative to `root`."""
         inner = Path(self.folder)
         return replace(self, folder=str(inner.relative_to(root)) if root != inner else "")
 
@@ -39,7 +39,7 @@ class NotChecked(Exception):  # noqa: N818 - it is no error
 
 
 def checked(folder: Path, kind: str, look: Callable[[], str]) -> Check:
-    """What a look at some files says."""
+    """Run one check of some files."""
     try:
         return Check(kind, OK, look(), str(folder))
     except NotChecked as why:

@@ -1,4 +1,4 @@
-"""Checks of model folders and exported files, which need no PyTorch."""
+"""Check model folders and exported files, without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repper.edge.unknown import read_unknown
 
 
 def checks_of_model(folder: Path) -> Checks:
-    """A model folder: its description, and whether its files are those described there."""
+    """Check a model folder: its description, and whether its files match the description."""
 
     def description() -> str:
         notes = read_model(folder)
@@ -33,7 +33,9 @@ def checks_of_model(folder: Path) -> Checks:
         notes = read_model(folder)
         said = read_notes(notes.encoder_bytes(folder)).get("repper.encoder", "")
         if said != notes.encoder.digest:
-            raise RepperError(f"{folder / MODEL} describes another encoder")
+            raise RepperError(
+                f"{folder / MODEL} describes another encoder than the one in the folder"
+            )
         return said[:12]
 
     def head() -> str:
@@ -61,19 +63,23 @@ def _photos(folder: Path, notes: ModelNotes) -> str:
     if notes.photos is None:
         raise NotChecked("there are none")
     if any(importlib.util.find_spec(name) is None for name in ("onnxruntime", "sklearn")):
-        raise NotChecked("that needs onnxruntime and scikit-learn: pip install 'repper[edge]'")
+        raise NotChecked(
+            "checking photos needs onnxruntime and scikit-learn: pip install 'repper[edge]'"
+        )
     from repper.edge.onnx_encoder import OnnxEncoder
     from repper.personal.album import read_album
 
     encoder = OnnxEncoder(notes.encoder_bytes(folder), str(folder / notes.encoder.file))
     album = read_album(folder / notes.photos.file, encoder)
     if len(album) != notes.photos.count:
-        raise RepperError(f"{folder / MODEL} describes {notes.photos.count} photos, not these")
+        raise RepperError(
+            f"{folder / MODEL} describes {notes.photos.count} photos, not {len(album)}"
+        )
     return f"{len(album)} photos"
 
 
 def checks_of_hub(folder: Path) -> Checks:
-    """The models of a Hugging Face repository; its texts have no digests."""
+    """Check the models of a Hugging Face repository; its texts have no digests."""
     for path in sorted((folder / "onnx").glob("*.onnx")):
 
         def model(path: Path = path) -> str:
@@ -83,7 +89,7 @@ def checks_of_hub(folder: Path) -> Checks:
 
 
 def checks_of_file(path: Path) -> Checks:
-    """An exported file, or the file of a head or of parameters."""
+    """Check an exported file, or the file of a head or of parameters."""
 
     def file() -> str:
         if path.suffix == ".onnx":
@@ -96,18 +102,18 @@ def checks_of_file(path: Path) -> Checks:
             return _told(path, said if said in known else ENCODER_FORMAT)
         if path.suffix == ".safetensors":
             return _tensors(path)
-        raise RepperError(f"{path} is no file that can be verified alone: give its folder")
+        raise RepperError(f"{path} cannot be verified alone: give its folder")
 
     yield checked(path, path.name, file)
 
 
 def _tensors(path: Path) -> str:
-    """What a file of weights is."""
+    """Check a file of weights, and say what it holds."""
     notes = read_sealed_notes(path)
     if notes.get("format", "").startswith("repper-head"):
         return f"a head, {read_head(path).digest()[:12]}"
     if "format" in notes:
-        raise NotChecked("it belongs to a model folder: give that")
+        raise NotChecked("it belongs to a model folder: verify the folder")
     with needs("train", "verifying parameters"):
         from repper.basics.params import read_params
     _, notes = read_params(path)
@@ -119,5 +125,5 @@ def _told(path: Path, format: str) -> str:
 
 
 def seal_of(path: Path) -> str:
-    """What to say of a JSON or TOML file that has no seal; of one that has, nothing."""
-    return "" if is_sealed(path) else "without a seal, as of an older version or by hand"
+    """A remark on a JSON or TOML file without a seal; empty for a file with a seal."""
+    return "" if is_sealed(path) else "without a seal: written by an older version, or by hand"

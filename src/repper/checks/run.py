@@ -1,4 +1,4 @@
-"""Checks of run folders, and of folders that hold several runs."""
+"""Check run folders, and folders of several runs."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from repper.settings.config import Config
 from repper.settings.config_file import read_config
 
 MOST_OTHER = 0.01
-"""The share of predictions that may differ on another machine, whose features have other digits."""
+"""Share of predictions that may differ on another machine, whose features differ by rounding."""
 
 
 def checks_of_runs(folder: Path, data: Dataset | None) -> Checks:
-    """A run, a comparison, or a folder of comparisons and the tables over them."""
+    """Check a run, a comparison, or a folder of comparisons and their tables."""
     found = (*folder.glob(f"*/{COMPARISON}"), *folder.glob(f"*/*/{COMPARISON}"))
     inside = sorted(path.parent for path in found)
     if (folder / COMPARISON).is_file():
@@ -146,27 +146,27 @@ class _Run:
         found = run_folder.training_digest(self.config)
         if known is not None and known != found and self.same_code:
             raise RepperError(
-                f"{self.folder / run_folder.CONFIG} is whole, but of another run: its settings are "
-                f"not those that this one was begun with; restore it"
+                f"{self.folder / run_folder.CONFIG} is undamaged, but of another run: this run was "
+                f"begun with other settings; restore it"
             )
         if self.config.sources and self.config.resolved().sources != self.config.sources:
-            raise RepperError("the source of what is the user's own is not that of the run")
+            raise RepperError("the user's own code has changed since the run")
         return seal_of(self.folder / run_folder.CONFIG) or found[:12]
 
     def _code(self) -> str:
         if not self.environment:
             raise NotChecked(f"there is no {run_folder.ENVIRONMENT}")
         if (code := self.environment.get("code")) is None:
-            raise NotChecked("of an older version of repper")
+            raise NotChecked("made by an older version of repper, which kept no digest of its code")
         made = self.environment.get("packages", {}).get("repper")
         if not self.same_code and code == code_digest():
-            raise NotChecked("a part of it was made by other code than this, before it was resumed")
+            raise NotChecked("made in part by another version of the code, before it was resumed")
         if not self.same_code:
             raise NotChecked(
-                f"made by other code than this (repper {made}, commit "
+                f"made by another version of the code (repper {made}, commit "
                 f"{self.environment.get('commit')}, {code[:12]})"
             )
-        return f"this very code, repper {made}, {code[:12]}"
+        return f"made by this version of the code, repper {made}, {code[:12]}"
 
     def _partition(self) -> str:
         path = self.folder / run_folder.PARTITION
@@ -189,13 +189,13 @@ class _Run:
             raise NotChecked("there is none")
         number, _ = read_served(self.folder)
         if number > len(read_rounds(self.folder)):
-            raise RepperError(f"{path} is of round {number}, and the log has fewer")
+            raise RepperError(f"{path} is of round {number}, but the log has fewer rounds")
         return f"round {number}"
 
     def _private(self) -> str:
         store = self.run.private
         if not store.begun:
-            raise NotChecked("clients keep nothing for themselves")
+            raise NotChecked("clients keep no private parameters")
         store.check_initial()
         files = 0
         for client, number in store.files():
@@ -208,7 +208,7 @@ class _Run:
 
     def _encoder(self) -> str:
         if "sites" in self.result and not (self.folder / run_folder.ENCODER).is_file():
-            raise NotChecked("every site has its own")
+            raise NotChecked("every site has its own encoder")
         _, params = self.run.encoder
         if (self.folder / run_folder.COMMON).is_file():
             read_common(self.folder)
@@ -221,7 +221,7 @@ class _Run:
         whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
         known = self.result.get("heads_digest")
         if known not in (None, whole):
-            raise RepperError(f"the heads are not those of {run_folder.RESULT}: some are others")
+            raise RepperError(f"some heads are not those that {run_folder.RESULT} was written with")
         return f"{len(digests)} heads, {whole[:12]}"
 
     def _clients(self) -> list[int]:
@@ -236,16 +236,16 @@ class _Run:
         said = seal_of(self.folder / run_folder.RESULT)
         known = self.result.get("encoder_digest")
         if known is None or (found := self._trained()) is None:
-            return said or "what was trained cannot be counted again"
+            return said or "the digest of the trained parameters cannot be recomputed"
         if found != known:
             raise RepperError(
-                f"{self.folder / run_folder.RESULT} is of another training: the checkpoint beside "
-                f"it gives another encoder_digest; restore them"
+                f"{self.folder / run_folder.RESULT} belongs to another training: the checkpoint "
+                f"beside it has another encoder_digest; restore both"
             )
-        return said or f"what was trained is {known[:12]}"
+        return said or f"trained parameters {known[:12]}"
 
     def _trained(self) -> str | None:
-        """The digest of all that was trained, as a run counts it; None if that is not kept."""
+        """The digest of all trained parameters, as a run computes it; None if they are not kept."""
         stages, holds = self.run.stages_and_holds
         number = self.result["chosen_round"]
         if not number or "sites" in self.result:
@@ -277,8 +277,8 @@ class _Run:
             said = known.get(client)
             if said is None or not np.array_equal(said.tested, one.tested):
                 raise RepperError(
-                    f"{self.folder / run_folder.SCORES} says other test images of client {client} "
-                    f"than its partition"
+                    f"{self.folder / run_folder.SCORES} has other test images of client {client} "
+                    f"than the partition"
                 )
             other += int(np.abs(said.correct - one.correct).sum())
         now = environment(self.config.device)
@@ -286,16 +286,16 @@ class _Run:
         if other > (0 if same else MOST_OTHER * images):
             raise RepperError(
                 f"{self.folder / run_folder.SCORES} does not follow from the heads: at least "
-                f"{other} of {images} predictions are others"
+                f"{other} of {images} predictions differ"
             )
-        said_other = f", {other} predictions others on this machine" if other else ""
-        return f"{len(again)} heads give them again on {images} test images{said_other}"
+        said_other = f", {other} predictions differ on this machine" if other else ""
+        return f"{len(again)} heads reproduce them on {images} test images{said_other}"
 
     def _images(self) -> tuple[Dataset, Partition]:
-        """The images as clients saw them, and who holds which."""
+        """The images as the clients saw them, and their partition."""
         path = self.folder / run_folder.PARTITION
         if not path.is_file():
-            raise NotChecked("who holds which images is not known here")
+            raise NotChecked("the partition is not known here")
         spec, _ = self.run.encoder
         try:
             data = self.data or load_data(replace(self.config, download=False))
@@ -309,7 +309,7 @@ class _Run:
         return shifted(data, partition, self.config.shift, seed), partition
 
     def _scored(self, data: Dataset, partition: Partition) -> dict[int, Score]:
-        """What the clients' heads score now."""
+        """The scores of the clients' heads, computed again."""
         stages, holds = self.run.stages_and_holds
         number = self.result["chosen_round"]
         index = stage_at(stages, number)[0] if number else len(stages) - 1

@@ -22,7 +22,7 @@ from repper.export.graph import network_of
 from repper.export.source import Evidence, Images, Judge, Subject
 
 LEAST_AGREEMENT = 99.9
-"""More than so many percent of the predictions must stay the same in float32."""
+"""More than this percentage of the predictions must stay the same in float32."""
 
 
 @dataclass(frozen=True)

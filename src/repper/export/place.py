@@ -77,7 +77,7 @@ def _is_export(path: Path, flag: str) -> bool:
 
 @contextmanager
 def staged(*places: Path | None) -> Iterator[list[Path | None]]:
-    """Temporary places beside these; at the end each moves there, or, on an error, none."""
+    """Temporary places beside the targets; at the end all move there, or, on an error, none."""
     given = [place for place in places if place is not None]
     names = {
         place: place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}.tmp")

@@ -25,7 +25,7 @@ from onnxruntime import quantization
 from repper.export.graph import PIXELS, model_of
 
 LAYERS = ["Add", "Conv", "Gemm", "MaxPool", "Relu"]
-"""What is computed in bytes; the mean over positions stays in float."""
+"""ONNX operations that are computed in int8; the mean over positions stays in float."""
 
 
 def quantized(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:

@@ -28,9 +28,9 @@ from repper.settings.config import Config
 
 Images = NDArray[np.uint8]
 CALIBRATION = 512
-"""How many images decide the scales of int8."""
+"""Number of images to calibrate int8 on."""
 MOST_TRAINING = 5000
-"""How many training images are looked at to fit heads anew, where they are of many clients."""
+"""Number of training images to fit heads of many clients on again."""
 Fit = Callable[[Array, NDArray[np.int64], str], SavedHead]
 """Fits a head on features (n, d) and labels, for the encoder with this digest."""
 

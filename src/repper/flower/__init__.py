@@ -4,4 +4,4 @@ Nothing else in repper imports Flower, and nothing in here talks to a network by
 """
 
 PREFIX = "repper event: "
-"""What a line of the server app's log begins with that is meant for `repper federate`."""
+"""Prefix of lines in the server app's log that are meant for `repper federate`."""

@@ -1,4 +1,4 @@
-"""What a server may decide for a site, setting by setting.
+"""Which settings a server may decide for a site.
 
 No path and no code is among it: a server cannot point a site at other files than the site's own
 choice, and the things it names (methods, heads, encoders) are those that the site has installed.
@@ -31,7 +31,7 @@ NOT_IN_A_FEDERATION = frozenset({
     "head_curve", "personalize_clients", "evaluate_every", "validation", "knn", "engine", "workers",
     "device", "track", "shift", "attack",
 })  # fmt: skip
-"""The rest: the site's own business, or nothing that a federation can do."""
+"""All other settings: decided by each site, or not available in a federation."""
 
 
 MOST: Mapping[str, float] = {
@@ -68,6 +68,6 @@ def check_allowed(settings: dict[str, object]) -> None:
     """Refuse settings that a site does not take from a server."""
     for name, value in settings.items():
         if name not in TRAVELS:
-            raise RepperError(f"it does not take {name} from a server")
+            raise RepperError(f"it does not let a server set {name}")
         if is_reference(value):
             raise RepperError(f"it does not run code that a server names: {name}")

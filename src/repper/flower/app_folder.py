@@ -21,7 +21,7 @@ def write_app(folder: Path) -> None:
     """The app folder that `flwr run` takes, with every setting of `repper run` in its config."""
     config = dict(OF_THE_FEDERATION)
     for option in OPTIONS.values():
-        # A default of one owner need not be that of another: what is not given is left to them.
+        # Methods and heads may have different defaults: a setting not given is left empty.
         left = option.default is None or option.owners
         config[option.key] = "" if left else option.default
     project = {

@@ -24,11 +24,11 @@ from repper.flower.site import Part, Site
 from repper.settings.config import OPTIONS, Config
 
 LAST_WORDS = 1.0
-"""Seconds in which the last line of the log gets to those who watch."""
+"""Seconds for the last line of the log to reach `repper federate`."""
 
 
 def config_in(given: Mapping[str, Any]) -> Config:
-    """The settings in a run's configuration; what is empty there is left to its default."""
+    """The settings in a run's configuration; empty values get their defaults."""
     settings: dict[str, Any] = {}
     for key, value in given.items():
         if key in OF_THE_FEDERATION or value == "":

@@ -34,7 +34,7 @@ NEEDED = {
 }
 """Where Flower's programs begin."""
 PACKAGES = ("repper.methods", "repper.encoders", "repper.heads", "repper.server")
-"""Of which a federation chooses what it needs."""
+"""Packages from which a federation's settings choose modules."""
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def load(program: str) -> None:
 
 
 def _let_go_of_streams() -> None:
-    """Those of the first message: who reads its output waits for its end, not for ours."""
+    """Close the first message's streams: their reader waits for its end, not for ours."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         os.dup2(nowhere, number)
@@ -151,7 +151,7 @@ def serve(listener: socket.socket, node: int, idle: float | None) -> socket.sock
 
 @dataclass(frozen=True)
 class Request:
-    """What makes a process."""
+    """What a process starts with: arguments, environment, folder, streams."""
 
     connection: socket.socket
     program: str

@@ -28,34 +28,34 @@ from repper.methods.network import Holds, holdings, to_send
 from repper.server.rounds import check
 
 PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.05, 1.0, 40
-"""Seconds between two looks for answers, which grow by a fortieth of the time that they take."""
+"""Seconds between two polls for answers; the pause grows by a fortieth of the elapsed time."""
 LOOK = 2.0
-"""Seconds between two looks for nodes that have gone, come, or come back."""
+"""Seconds between two polls for nodes that have disconnected or connected."""
 AT_ONCE = 64
 """Messages in one request to Flower."""
 AWAY = (3, 4, 5, 8)
-"""Flower's codes of errors that say nothing of the client: a message is lost, or its process."""
+"""Flower's error codes that are not the client's fault: its message or process was lost."""
 
 UNANSWERED, ABSENT = "it has not answered yet", "it is not connected"
 GONE = "it is not connected any more"
 WORD = 300.0
-"""Seconds after which an operator who chose no timeout is told who a round waits for. The next word
-comes when twice the time has passed, and so on."""
+"""Without --round-timeout: seconds after which a note names the clients that a round waits for. The
+next note comes after twice the time, and so on."""
 MOST_NAMED = 5
-"""Sites that are named in one such word."""
+"""Number of sites that such notes name."""
 
 Answer = TypeVar("Answer")
 
 
 class Place(NamedTuple):
-    """A node that can be asked. One that comes back is another place: its questions are lost."""
+    """A connected node. After a reconnect it is another place: its open questions are lost."""
 
     node: int
     since: str = ""
 
 
 class Nodes(Protocol):
-    """The place of every client that can be asked now."""
+    """The place of every connected client."""
 
     def __contains__(self, client: object, /) -> bool: ...
     def __getitem__(self, client: int, /) -> Place: ...
@@ -63,7 +63,7 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True)
 class Anywhere:
-    """Nodes of which each can be any client: client after client, they take turns."""
+    """Nodes that can each be any client; clients are dealt to them in turn."""
 
     nodes: Sequence[int]
 
@@ -90,7 +90,7 @@ PATIENT = Patience()
 
 
 class Parcel:
-    """The parameters of a question, whole, or without those of earlier stages.
+    """The parameters of a question, with or without those of earlier stages.
 
     Those do not change any more, so a client that remembers them is only told their digest. `known`
     has the digest that each client has, and is kept by those who send parcels.
@@ -116,16 +116,16 @@ class Parcel:
         return {wire.GIVEN: self._digest}, self._rest if knows else self._whole
 
     def arrived(self, client: int) -> None:
-        """A good answer: the client has all of it."""
+        """After a good answer: the client has all parameters."""
         self._known[client] = self._digest
 
     def lost(self, client: int) -> None:
-        """No good answer, so the next parcel is whole: the client may have lost what it had."""
+        """Without a good answer: send everything next time, as the client may have lost it."""
         self._known.pop(client, None)
 
 
 class GridEngine(Engine):
-    """Asks nodes to do what the clients of an engine do.
+    """An engine whose clients are nodes.
 
     `nodes` gives the place of every client that can be asked now, `settings` go with every
     question, and `tell` hears of those that are waited for. Clients may decline `voluntary` stages.
@@ -212,11 +212,11 @@ class GridEngine(Engine):
         return Patience(self._patience.seconds)
 
     def personal_in(self, reply: Message, client: int) -> Personal:
-        """What a client says of its head."""
+        """The result of a client's head, from its answer."""
         return wire.personal_in(wire.told_in(reply)["personal"])
 
     def told_to(self, clients: Sequence[int]) -> Mapping[int, wire.Told]:
-        """What a question says to one client only."""
+        """The part of a question that is for one client only."""
         return {client: {"client": client} for client in clients}
 
     def probe(self, received: Params, stage: int = 0) -> float | None:
@@ -233,7 +233,7 @@ class GridEngine(Engine):
         size: Size = SMALL,
         voluntary: bool = False,
     ) -> Iterator[Answer | Absent]:
-        """Ask each client until it has given a good answer, or can be done without.
+        """Ask each client until it has given a good answer, or the round goes on without it.
 
         A bad answer is asked for once more: one that is bad again would be so for ever. One that
         declines is not asked again. `size` is the most that an answer may have.
@@ -331,7 +331,7 @@ class GridEngine(Engine):
                 waiting[client] = UNANSWERED
 
     def _name_all(self, waiting: Mapping[int, str]) -> None:
-        """Say who is waited for, and why."""
+        """Name the clients that the round is still waiting for, and why."""
         for client, why in islice(waiting.items(), MOST_NAMED):
             self._note(f"waiting for {self._name(client)}: {why}")
         if len(waiting) > MOST_NAMED:
@@ -346,7 +346,7 @@ class GridEngine(Engine):
 
 
 class _Open(NamedTuple):
-    """A question that was not answered yet: whom it was asked, where, and its digest."""
+    """An unanswered question: its client, its place and its digest."""
 
     client: int
     place: Place
@@ -387,7 +387,7 @@ class Asking:
         return reached
 
     def answers(self) -> Iterator[tuple[int, Message | Error]]:
-        """What has arrived; who is answering can be asked again."""
+        """The answers that have arrived; their clients can be asked again."""
         sizes = dict.fromkeys(self._open, self._size)
         for number, answer in self._replies.arrived(sizes):
             client, place, digest = self._open.pop(number)
@@ -400,7 +400,7 @@ class Asking:
             yield client, answer
 
     def close(self) -> None:
-        """No answer is wanted any more."""
+        """Drop all open questions."""
         self._replies.forget(self._open)
         self._open.clear()
         self._asked.clear()

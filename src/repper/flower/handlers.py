@@ -1,4 +1,4 @@
-"""What a node does when it is asked: the same work as a client of any other engine."""
+"""What a node does with a message: the same work as a client of any other engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client_app(clients_of: Callable[[], Clients]) -> ClientApp:
 
 
 def answering(handler: Handler) -> Handler:
-    """A handler on one thread that answers with a sentence where it cannot do what it was asked.
+    """Wrap a handler: one thread, and a sentence instead of an exception as its answer.
 
     What a site says to a server names nothing of its own: the whole sentence is in the site's log.
     """
@@ -56,7 +56,7 @@ def answering(handler: Handler) -> Handler:
             problem = known or ""
             if at_home and not isinstance(error, TellableError):
                 log.error("%s", error, exc_info=not isinstance(error, RepperError))
-                problem = "it could not do what it was asked: its own log says why"
+                problem = "it could not do what it was asked to: the error is in its own log"
             return wire.said({"problem": problem}, message)
 
     return answer

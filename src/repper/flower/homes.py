@@ -55,7 +55,7 @@ class Server:
         _ = self.listens
 
     def prepare(self, host: str, port: int, names: Sequence[str]) -> None:
-        """Make what is missing. Names that the certificate lacks are refused."""
+        """Create missing files. Refuse names that the certificate lacks."""
         self.home.mkdir(parents=True, exist_ok=True)
         # All addresses, or one: who runs commands on this machine must reach it by a certain one.
         own = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
@@ -103,7 +103,7 @@ class Server:
         return warm.with_shim(self.home, quiet(FLWR_HOME=str(self.home / "flwr")))
 
     def flwr(self, *arguments: str, say: Say, named: bool = False) -> Any:
-        """What a command of `flwr` answers; `named` if the arguments name the server already."""
+        """Run a command of `flwr` and return its answer; `named`: the arguments name the server."""
         link = () if named else (LINK,)
         command = [program("flwr"), *arguments, *link, "--format", "json"]
         say(shown(command, self.environment))
@@ -127,10 +127,10 @@ class Server:
         """Let the site with this public key in, under this name."""
         if not re.fullmatch(r"[\w.-]{1,64}", name):
             raise RepperError(
-                f"a site's name is letters, digits, dots, - and _, 64 at most: {name!r} is not"
+                f"a site's name must be at most 64 letters, digits, dots, - and _, got {name!r}"
             )
         if not key.is_file():
-            raise RepperError(f"there is no public key {key}: repper node prints and keeps it")
+            raise RepperError(f"there is no file {key}: copy site.pub from the home of the site")
         if any(site.name == name for site in self.sites(say)):
             raise RepperError(f"there is a site {name!r} already: choose another name, or --revoke")
         answer = self.flwr("supernode", "register", str(key), "--name", name, say=say)
@@ -145,7 +145,7 @@ class Server:
         self.flwr("supernode", "unregister", node[0], say=say)
 
     def sites(self, say: Say) -> list[Admitted]:
-        """The sites that are admitted."""
+        """The admitted sites."""
         listed = self.flwr("supernode", "list", say=say)["nodes"]
         names = self._names()
         return [
@@ -188,7 +188,7 @@ class Server:
             return None
 
     def _current(self, say: Say) -> str | None:
-        """Flower's number of the run that is going on, if there is one."""
+        """Flower's number of the run in progress, if there is one."""
         if (run := self._last_run()) is None:
             return None
         runs = self.flwr("list", "--run-id", run, say=say)["runs"]
@@ -222,7 +222,7 @@ class Admitted:
     node: str
     status: str
     since: str = ""
-    """When it came or went last."""
+    """When it last connected or disconnected."""
 
 
 def node_command(home: Path, server: str, ca: Path, port: int) -> list[str]:

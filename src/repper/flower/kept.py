@@ -1,4 +1,4 @@
-"""Keeps a site's node running: starts it again, after growing pauses, where that can help.
+"""Keeps a site's node running: restarts it after growing pauses, if a restart can help.
 
 A program of its own that imports nothing of repper, since it stays in memory as long as the node:
 `python kept.py COMMAND...`. The command says over the socket whose number is in `REPPER_KEEPER` why
@@ -24,24 +24,24 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
 GOOD_TIME = 120.0
 """Seconds after which a node has been running well."""
 GIVEN_UP = 2
-"""The exit code when to start again cannot help."""
+"""The exit code when a restart cannot help."""
 LAST_SECONDS = 10.0
-"""How long a node may take to end when it is told to."""
+"""Seconds that a node may take to end after a signal."""
 
 
 class Ended(NamedTuple):
-    """Why a node has ended, and for how many seconds to start again may help."""
+    """Why a node has ended, and for how many seconds restarts may help."""
 
     why: str
     helps: float
 
 
 class Told(Exception):  # noqa: N818
-    """Somebody wants us to end."""
+    """A signal asks this process to end."""
 
 
 def main(command: list[str]) -> int:
-    """Run the command until it is hopeless or somebody ends us; returns our exit code."""
+    """Run the command until restarts are hopeless or a signal comes; return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _told)
     pause, trouble_since = FIRST_PAUSE, time.monotonic()
@@ -58,7 +58,7 @@ def main(command: list[str]) -> int:
             if now - trouble_since >= ended.helps:
                 _say(f"repper: {ended.why}")
                 return GIVEN_UP
-            # Not all sites at the same moment.
+            # Random, so that sites do not reconnect at the same moment.
             wait = pause * random.uniform(0.7, 1.3)  # noqa: S311
             _say(f"repper: {ended.why}; starting the node again in {wait:.0f} s")
             time.sleep(wait)
@@ -90,7 +90,7 @@ def _start(command: list[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def _end(node: subprocess.Popen[bytes], ours: socket.socket) -> Ended:
-    """Wait for the end of the node; what it said first is why."""
+    """Wait for the end of the node; the first reason that it gave is why."""
     code = node.wait()
     ours.setblocking(False)
     said = b""
@@ -105,7 +105,7 @@ def _end(node: subprocess.Popen[bytes], ours: socket.socket) -> Ended:
 
 
 def _clear(node: subprocess.Popen[bytes]) -> None:
-    """End all that the node has started."""
+    """End all processes that the node has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(node.pid, signal.SIGKILL)
     node.wait()

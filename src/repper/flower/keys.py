@@ -1,4 +1,4 @@
-"""Certificates by which a server is known, and keys by which its sites are."""
+"""Certificates that identify a server, and keys that identify its sites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from repper.basics.files import write_atomically
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 VALID = datetime.timedelta(days=825)
 BACKDATED = datetime.timedelta(hours=1)
-"""A site whose clock is late is to hear of its clock, and not of a certificate from tomorrow."""
+"""So that a site whose clock is late gets an error about its clock, not about the certificate."""
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -79,7 +79,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def check_certificate(path: Path) -> None:
-    """Refuse a file by which no server could be known."""
+    """Refuse a file that is not a certificate."""
     try:
         x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:

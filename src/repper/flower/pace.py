@@ -1,4 +1,4 @@
-"""How often a site looks for messages, and how soon its own processes hear of one."""
+"""How often a site polls for messages, and how soon its own processes get them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Pace:
 
 
 def pause(most: float, since: float) -> float:
-    """Seconds to the next look, so many after the last message; at most as many as Flower takes."""
+    """Seconds until the next poll, by those since the last message; at most Flower's pause."""
     return min(most, max(SHORTEST, since / SHARE))
 
 
 def answer_at_once(pace: Pace) -> None:
-    """Let a node's own processes hear of work at once, and the node of an answer.
+    """Pass work to a node's own processes at once, and their answers to the node.
 
     Flower's process that starts the work asks the node for it again and again. Here the node keeps
     such a request for a while, and answers it as soon as a message has come.

@@ -17,7 +17,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Nothing that we start reports to anybody, looks for updates or installs anything."""
+"""No telemetry, no update checks, no installations."""
 
 
 def program(name: str) -> str:

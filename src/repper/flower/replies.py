@@ -1,4 +1,4 @@
-"""How answers are fetched: nobody's upload is waited for, and none is larger than it may be.
+"""Fetch answers without waiting for slow uploads, and refuse answers that are too large.
 
 Flower's own `pull_messages` waits for an upload as long as it makes any progress, and takes
 whatever comes. Here the objects of an answer are fetched when all of them have arrived, one answer
@@ -28,9 +28,9 @@ from repper.basics.errors import RepperError
 from repper.basics.params import Params
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError)
-"""What Flower raises over an answer that is not made as it makes them."""
+"""Exceptions that Flower raises on a malformed answer."""
 FIRST_SECONDS, SLOWEST = 60.0, 16_000
-"""An upload may take so many seconds, and one more for every so many bytes that it may have."""
+"""Time limit of an upload: so many seconds, and one more for each `SLOWEST` bytes."""
 CHUNK = 2**20
 """Bytes: Flower cuts arrays into pieces that are not smaller."""
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 def patiently(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
-    """Call Flower's server, and again if it has an error of its own: its database may be locked."""
+    """Call Flower's server, and retry after a server error: its database may be locked."""
     for pause in PAUSES:
         try:
             return call(*args, **named)
@@ -55,14 +55,14 @@ def patiently(call: Callable[Given, Result], *args: Given.args, **named: Given.k
 
 
 class Size(NamedTuple):
-    """The most that an answer may have: Flower's objects, and bytes in all of them."""
+    """Maximum size of an answer: number of Flower's objects, and bytes in all of them."""
 
     objects: int
     bytes: int
 
     @property
     def seconds(self) -> float:
-        """How long its upload may take."""
+        """The time limit of its upload."""
         return FIRST_SECONDS + self.bytes / SLOWEST
 
 
@@ -71,7 +71,7 @@ SMALL = Size(16, 2**16)
 
 
 def size_of(params: Params) -> Size:
-    """The most that an answer with such parameters may have."""
+    """The maximum size of an answer with such parameters."""
     numbers = sum(tensor.numel() for tensor in params.values()) * 4
     layout = sum(4 * len(name) + 256 for name in params)
     # All are one array: Flower stores its description, and its bytes in pieces with a number each.
@@ -86,7 +86,7 @@ class Replies:
         self._grid = grid
 
     def arrived(self, sizes: Mapping[str, Size]) -> Iterator[tuple[str, Message | Error]]:
-        """What has arrived whole of the answers to these questions.
+        """The answers to these questions that have arrived completely.
 
         One by one: only one is in memory at a time, and one that cannot be read spoils no other.
         """
@@ -100,7 +100,7 @@ class Replies:
                     yield number, reply.error if reply.has_error() else reply
 
     def forget(self, numbers: Iterable[str]) -> None:
-        """Nobody wants the answers to these questions any more."""
+        """Drop the answers to these questions."""
 
 
 @dataclass
@@ -111,7 +111,7 @@ class _Upload:
     objects: list[str]
     """From the message down to the bytes of arrays: a node uploads them the other way round."""
     missing: str
-    """The one that was looked for in vain last time."""
+    """The object that was missing at the last attempt."""
     began: float = field(default_factory=time.monotonic)
 
 
@@ -163,7 +163,7 @@ class UploadedReplies(Replies):
                 self._uploads[number] = _Upload(root, _from_the_top(tree), root)
 
     def _fetch(self, number: str, size: Size) -> Message | Error | None:
-        """The answer if it has arrived whole; one that never will is refused."""
+        """The answer if it has arrived completely; refuse an answer that never will."""
         upload, contents, left = self._uploads[number], dict[str, bytes](), size.bytes
         if len(upload.objects) > size.objects:
             raise RepperError(
@@ -183,7 +183,7 @@ class UploadedReplies(Replies):
             contents[one] = content
         reply = inflate_object_from_contents(upload.root, contents)
         if not isinstance(reply, Message):
-            raise RepperError("its answer is no message")
+            raise RepperError("its answer is not a message")
         return reply.error if reply.has_error() else reply
 
     def _pull(self, one: str) -> bytes | None:

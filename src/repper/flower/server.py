@@ -64,7 +64,7 @@ from repper.settings.things import KINDS_OF_THINGS
 
 @dataclass(frozen=True)
 class Federation:
-    """What the one who starts a federation decides.
+    """What the operator who starts a federation decides.
 
     `sites` names who must take part, or else the first `config.clients` that are connected do.
     `classes` are those that all agree on, which methods with a common head need.
@@ -80,19 +80,19 @@ class Federation:
 
 
 MOST_IMAGES = 10**9
-"""No site has more."""
+"""Maximum number of images that a site may declare."""
 GROWTH = 30.0
 """How much larger values may become in a round (`repper.basics.params.check_growth`)."""
 MOST_SHARE = 0.5
-"""A site with a larger share of all images decides the mean, and is pointed out."""
+"""A site that declares a larger share of all images dominates the mean: a note names it."""
 ASK_AGAIN = 30.0
-"""Seconds after which a site that could not take part is asked again: somebody may have helped."""
+"""Seconds after which a site that could not take part is asked again."""
 Tell = Callable[..., None]
-"""Takes the kind of an event and what is to be said of it: `tell("round", number=3)`."""
+"""Takes the kind of an event and its values: `tell("round", number=3)`."""
 
 
 class Sites:
-    """Which node is which site, for as long as a federation gathers.
+    """Which node is which site, while a federation waits for its sites.
 
     A site has the name under which the server has admitted its key; it cannot choose another. How
     many images it trains on, it says itself.
@@ -109,7 +109,7 @@ class Sites:
         self._why: dict[int, str] = {}
 
     def ready(self) -> tuple[dict[str, int], dict[str, str]]:
-        """The declared number of examples of every site that is here, and why others wait."""
+        """The declared number of examples of every ready site, and why others are not ready."""
         here = places(self._grid)
         names = {place.node: name for name, place in here.items()}
         asked = self._asking.ask(
@@ -137,12 +137,12 @@ class Sites:
         self._asking.close()
 
     def _is_unfit(self, place: Place) -> bool:
-        """Whether a site has said at this place, not long ago, that it cannot take part."""
+        """Whether a site has answered here, less than `ASK_AGAIN` ago, that it cannot take part."""
         where, since = self._unfit.get(place.node, (None, 0.0))
         return where == place and time.monotonic() - since < ASK_AGAIN
 
     def _learn(self, node: int, reply: Message | Error) -> str:
-        """Take down what a node says; what is wrong with it, if something is."""
+        """Record a node's answer; return what is wrong with it, or an empty text."""
         if isinstance(reply, Error):
             if reply.code not in AWAY:
                 return str(reply.reason)
@@ -159,7 +159,7 @@ class Sites:
         except RepperError as error:
             return str(error)
         if type(examples) is not int or not 1 <= examples <= MOST_IMAGES:
-            return f"it says that it has {examples!r} images"
+            return f"it declares {examples!r} images"
         self._examples[node] = examples
         return ""
 
@@ -217,13 +217,13 @@ class SitesEngine(GridEngine):
         return replace(self._patience, least=0 if self._patience.least else None)
 
     def personal_in(self, reply: Message, client: int) -> Personal:
-        """What a site says of its head, which may be nothing."""
+        """What a site reports about its head, which may be nothing."""
         said = wire.told_in(reply)
         accuracy, private = said.get("accuracy"), said.get("private")
         if accuracy is not None and not (type(accuracy) is float and 0 <= accuracy <= 100):
-            raise RepperError(f"it says that its accuracy is {accuracy!r}")
+            raise RepperError(f"it reports an accuracy of {accuracy!r}")
         if private is not None and not re.fullmatch(r"(?:[0-9a-f]{64})?", str(private)):
-            raise RepperError(f"it gives {private!r} as a digest")
+            raise RepperError(f"it reports {private!r} as a digest")
         return Personal(client, None, None, None, private, told=accuracy)
 
 
@@ -238,12 +238,12 @@ class Roster(Clientele):
 
     @property
     def members(self) -> list[tuple[str, int]]:
-        """The name of every site, and how many images it says it has."""
+        """The name of every site, and how many images it declares."""
         return [(name, examples) for name, examples in self._found["sites"]]
 
     @property
     def question(self) -> wire.Told:
-        """What goes with every question to a site."""
+        """The values that are sent with every question to a site."""
         return self._question(self._found["run"])
 
     def _question(self, run: str) -> wire.Told:
@@ -260,7 +260,7 @@ class Roster(Clientele):
         write_json(folder / run_folder.SITES, self._found)
 
     def check(self, folder: Path) -> None:
-        """Refuse to go on with other classes or sites: labels or clients would be others."""
+        """Refuse to resume with other classes or sites: labels or client numbers would change."""
         self._found = read_json(folder / run_folder.SITES)
         names, federation = [name for name, _ in self.members], self._federation
         if list(self._found["classes"]) != list(federation.classes):
@@ -319,8 +319,8 @@ def run_federation(federation: Federation, grid: Grid, tell: Tell) -> dict[str, 
     holds = holdings(work.stages, work.networks(), work.local_norm)
     if config.init and any(map(is_encoder, holds[0].private)):
         raise RepperError(
-            f"with {config.method} every site has an encoder of its own, or layers of one, which "
-            f"--init does not reach: leave it out"
+            f"with {config.method} every site has private parameters in its encoder, which --init "
+            f"does not set: leave out --init"
         )
     networks, rule = initial_networks(config, work), config.build_rule()
     check_cohorts(rule, work.stages)
@@ -383,19 +383,19 @@ def _check(federation: Federation) -> None:
 
 
 def _too_heavy(members: Sequence[tuple[str, int]], config: Config) -> str:
-    """What to say of a site that has declared most of all images."""
+    """A warning if one site has declared most of all images, else an empty text."""
     total = sum(images for _, images in members)
     name, images = max(members, key=lambda one: one[1])
     if config.max_weight is not None or len(members) < 3 or images <= MOST_SHARE * total:
         return ""
     return (
-        f"Careful: {name} says that it has {100 * images / total:.0f} % of all images, so it "
-        f"decides the mean. Is that so? --max-weight {MOST_SHARE} limits the weight of one site"
+        f"Careful: {name} declares {100 * images / total:.0f} % of all images, so it dominates the "
+        f"mean: check this number, or limit its weight by --max-weight {MOST_SHARE}"
     )
 
 
 def _gather(sites: Sites, federation: Federation, tell: Tell) -> list[tuple[str, int]]:
-    """Wait for those who are to take part; their names in order decide who is which client."""
+    """Wait for the sites that take part; clients are numbered in the order of their names."""
     wanted = federation.sites
     before: object = None
     while True:

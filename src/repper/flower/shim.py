@@ -1,4 +1,4 @@
-"""Stands in the PATH for a program of Flower's, and lets a process that is warm do its work.
+"""Replaces a program of Flower's in the PATH, and lets a warm process do its work.
 
 It runs for every message, as a script without site-packages, so it imports what is quick to load.
 What it hands over is what makes a process: arguments, environment, working folder, umask, ignored
@@ -30,11 +30,11 @@ PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signa
 
 
 class NoneThereError(Exception):
-    """Nobody takes a request over; the sentence says why."""
+    """No fork server takes a request; the text says why."""
 
 
 def open_folder(folder: str) -> int:
-    """A descriptor of the folder, which must be nobody else's."""
+    """A descriptor of the folder, which no other user may read or write."""
     found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     state = os.fstat(found)
     if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
@@ -88,7 +88,7 @@ def start(folder: int, program: str, idle: str, node: int) -> None:
 
 
 def hand_over(connection: socket.socket, program: str, arguments: list[str]) -> int:
-    """Give a request away, and return the process id of the child that has taken it."""
+    """Hand a request to the fork server, and return the process id of its child."""
     ignored = [str(int(s)) for s in signal.valid_signals() if signal.getsignal(s) is signal.SIG_IGN]
     umask = os.umask(0o077)
     os.umask(umask)
@@ -106,7 +106,7 @@ def hand_over(connection: socket.socket, program: str, arguments: list[str]) -> 
 
 
 def number(connection: socket.socket) -> int:
-    """The next number from the other end."""
+    """Read the next number from the fork server."""
     data = b""
     while len(data) < STATUS.size:
         part = connection.recv(STATUS.size - len(data))
@@ -120,7 +120,7 @@ def number(connection: socket.socket) -> int:
 def find_child(
     folder: int, program: str, idle: str, arguments: list[str]
 ) -> tuple[socket.socket, int]:
-    """A child that has taken the request over, of a fork server that is started if need be."""
+    """Hand the request to the fork server, which is started if need be; return its child."""
     if connection := connect(folder):
         try:
             return connection, hand_over(connection, program, arguments)
@@ -185,7 +185,7 @@ def main(folder: str, idle: str, program: str, *arguments: str) -> None:
         connection, child = find_child(opened, program, idle, [*arguments])
     except (NoneThereError, OSError) as error:
         sys.stderr.write(
-            f"repper: no warm process takes this message, which starts one of its own: {error}\n"
+            f"repper: no warm process for this message, so it starts a new process: {error}\n"
         )
         sys.stderr.flush()
         os.execv(program, [program, *arguments])

@@ -38,7 +38,7 @@ from repper.flower.handlers import client_app
 
 QUIET = programs.QUIET | {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Else Ray hides a machine's accelerators from our workers, and warns that it does.
+    # Otherwise Ray hides a machine's accelerators from our workers, and warns about it.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Nothing of Flower or Ray may report to anybody."""
@@ -46,7 +46,7 @@ QUIET = programs.QUIET | {
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where a worker finds the work and the images: in Ray's store, shared by all on a machine."""
+    """Work and images in Ray's store, which all workers of a machine share."""
 
     content: Any
 
@@ -56,7 +56,7 @@ class Fleet:
 
 @lru_cache(maxsize=1)
 def _clients(content: Any) -> Clients:
-    """The clients in this process, once for all its messages."""
+    """The clients of this process, built once for all its messages."""
     packed, *arrays = ray.get(content)
     with warnings.catch_warnings():
         # Ray's arrays cannot be written to; images and labels never are.
@@ -67,7 +67,7 @@ def _clients(content: Any) -> Clients:
 
 @final
 class SimulationEngine(Engine):
-    """One node per client; Ray decides which worker does whose work, and messages say whose it is.
+    """One node per client; Ray assigns work to workers, and each message names its client.
 
     With the environment's RAY_ADDRESS it joins that cluster, whose machines must all see the run
     folder; otherwise Ray is started on this machine, for as long as the engine lasts.
@@ -126,7 +126,7 @@ class SimulationEngine(Engine):
         return found
 
     def _nodes(self) -> list[int]:
-        """Flower's nodes, when all are there."""
+        """Flower's nodes, once all are connected."""
         clients = self._work.partition.clients
         while len(nodes := sorted(self._grid.get_node_ids())) < clients:
             if not self._thread.is_alive():
@@ -158,6 +158,6 @@ def _start_ray(workers: int) -> None:
     variables = {**KEEP_MEMORY, **QUIET}
     settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     if "RAY_ADDRESS" not in os.environ:
-        # Ray would join any cluster that it finds traces of on this machine.
+        # Without this, Ray would join any cluster that it finds traces of on this machine.
         settings |= {"address": "local", "num_cpus": workers}
     ray.init(runtime_env={"env_vars": variables}, logging_level=logging.ERROR, **settings)

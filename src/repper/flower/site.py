@@ -1,4 +1,4 @@
-"""A site of a federation: its images, and all that never leaves its disk.
+"""A site of a federation: its images, and everything that never leaves its disk.
 
 Everything lies in the site's home folder: its key, `site.toml`, and for every federation it has
 been part of a folder `runs/ID` with its private parameters, the encoder and its head. That folder
@@ -53,18 +53,18 @@ log = logging.getLogger("repper")
 
 SETTINGS = "site.toml"
 AGREED = "agreed.json"
-"""What a site was asked with first, and is not asked otherwise: see `Site.agree`."""
+"""The settings that a site keeps from its first federation: see `Site.agree`."""
 GIVEN_FILE = "given.safetensors"
 """The parameters of earlier stages, in a site's folder of a run."""
 FEATURES_FILE = "features.safetensors"
-"""There, too: the features of its images while the encoder stands, for the next message."""
+"""There, too: the features of its images while the encoder is frozen, for the next message."""
 CHANNELS, IMAGE_SIZE = 3, 32
 ALONE = "linear"
-"""What a site does last that does not share a head where others do."""
+"""The personalizer of a site that does not share a head where others do."""
 
 
 class TellableError(RepperError):
-    """A mistake whose sentence may go to the server: it names no file, no folder and no class."""
+    """An error whose text may be sent to the server: it names no file, no folder and no class."""
 
 
 def travelling(config: Config) -> str:
@@ -79,7 +79,7 @@ def spec_of_sites(config: Config) -> EncoderSpec:
 
 @dataclass(frozen=True)
 class Site:
-    """What a site has decided for itself."""
+    """The settings that a site decides for itself."""
 
     home: Path
     data: str
@@ -89,7 +89,7 @@ class Site:
     skip_unreadable: bool = False
     device: str = "auto"
     limits: Mapping[str, float] = field(default_factory=dict)
-    """What this site allows a server to ask, where that is not `allowed.MOST`."""
+    """This site's own limits on what a server may ask, instead of `allowed.MOST`."""
 
     def __post_init__(self) -> None:
         for name in self.limits:
@@ -112,7 +112,7 @@ class Site:
             raise RepperError(f"{home} is not the home of a site: {error}") from error
 
     def part_in(self, told: Mapping[str, Any]) -> Part:
-        """This site's part in the federation that asks."""
+        """This site's part in the federation that a message comes from."""
         try:
             settings = json.loads(told["settings"])
             run, client, classes = str(told["run"]), told["client"], str(told["classes"])
@@ -121,7 +121,7 @@ class Site:
         except RepperError as error:
             raise TellableError(str(error)) from error
         except (KeyError, TypeError, ValueError) as error:
-            raise TellableError("it was asked what it cannot read") from error
+            raise TellableError("it cannot read the request") from error
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise TellableError(f"invalid run id in the request: {run!r}")
         if not all(type(number) is int and number >= 0 for number in numbers):
@@ -131,17 +131,17 @@ class Site:
         for name, most in {**MOST, **self.limits}.items():
             if type(asked.get(name)) in (int, float) and asked[name] > most:
                 flag = f"--{name.replace('_', '-')}"
-                raise TellableError(f"it takes part with {flag} up to {most:g}, not {asked[name]}")
+                raise TellableError(f"it limits {flag} to {most:g}, got {asked[name]}")
         config = Config(**settings, data=self.data, device=resolve_device(self.device))
         if not self.share_head and config.personalize_as() in NEED_COMMON:
             config = replace(config, overrides={client: {"personalize": ALONE}})
         if client >= config.clients:
-            raise TellableError(f"it was asked as client {client} of {config.clients}")
+            raise TellableError(f"the request names client {client} of {config.clients}")
         self.agree(config.test_share, agreed)
         return Part(self, config, self.home / "runs" / run, client, agreed)
 
     def agree(self, test_share: float, classes: Sequence[str] | None) -> None:
-        """Hold what a server could vary to learn of images from what this site answers.
+        """Refuse changes of settings by which a server could learn about this site's images.
 
         From the number of training images by share of test images follow class counts, and from
         lists of classes that a site takes or refuses, its own classes. So the first ones stay,
@@ -156,9 +156,9 @@ class Site:
             if known.get(name, value) != value:
                 flag = f"--{name.replace('_', '-')}"
                 log.error(
-                    "a server asks this site to take part with %s. From its answers to both, the "
-                    "server could find out classes of this site and how many images they have. If "
-                    "that is all right with you, remove %s; no restart is needed",
+                    "a server asks this site to take part with %s. By comparing the answers, "
+                    "the server could find out classes of this site and their counts. To allow the "
+                    "change, remove %s; no restart is needed",
                     _change(flag, known[name], value), path,
                 )  # fmt: skip
                 raise TellableError(
@@ -198,7 +198,7 @@ class Part:
 
     @property
     def examples(self) -> int:
-        """How many images it trains on; it declares them, and they weigh its updates."""
+        """The number of its training images, which it declares, and which weights its updates."""
         return len(self.images.train)
 
     @cached_property
@@ -213,7 +213,7 @@ class Part:
         )
         partition = Partition(tuple(train), tuple(test))
         work = make_work(config, spec_of_sites(config), partition, images.classes, images.flip)
-        # The server knows the seed, so what hides this site from it must depend on something else.
+        # The server knows the seed, so the noise that hides this site from it needs another key.
         sending = tuple(
             replace(one, key=secret_key(self.site.home / run_folder.NOISE_KEY))
             if isinstance(one, HideUpdate)
@@ -239,7 +239,7 @@ class Part:
         return "it does not share a head" if common and not self.site.share_head else ""
 
     def whole(self, received: Params, stage: int, expected: str) -> Params:
-        """What was received, with the parameters of earlier stages, which are sent only once.
+        """The received parameters, with those of earlier stages, which are sent only once.
 
         They lie in this site's folder of the run. `expected` is their digest ("": there are none).
         """
@@ -253,7 +253,9 @@ class Part:
             like = params_of(self.plan.networks[stage])
             fits = {n: t.shape for n, t in standing.items()} == {n: like[n].shape for n in names}
             if digest(standing) != expected or not fits:
-                raise TellableError("the parameters of earlier stages are not those it was told of")
+                raise TellableError(
+                    "the parameters of earlier stages do not have the announced digest"
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
             save_params(path, standing, {})
             return received
@@ -262,11 +264,11 @@ class Part:
         except RepperError:
             kept, notes = {}, {}
         if notes.get("digest") != expected:
-            raise TellableError("it does not have the parameters of earlier stages any more")
+            raise TellableError("it has lost the parameters of earlier stages")
         return kept | received
 
     def spend(self, number: int, sent: Params) -> None:
-        """Write down, before it is sent, what an update spends that this site has hidden itself."""
+        """Record the privacy budget that an update spends, before it is sent."""
         privacy = privacy_of(self.config)
         if privacy is None or privacy.at != SITE:
             return
@@ -276,7 +278,7 @@ class Part:
         log.info("round %d: epsilon %.4g of this site's own so far", number, spent)
 
     def go_back_to(self, last: int) -> None:
-        """Stand where this site stood after round `last`, the last that the server counts.
+        """Go back to this site's state after round `last`, the last that the server counts.
 
         What it did since was not taken; what it did then must not be lost.
         """
@@ -291,7 +293,7 @@ class Part:
             )
 
     def personalize(self, received: Params, number: int, stage: int) -> Personal:
-        """Fit and test this site's head, and keep all that a prediction needs."""
+        """Fit and test this site's head, and save everything that a prediction needs."""
         self.clients.receive(received, stage)
         heads = self.folder / run_folder.HEADS
         heads.mkdir(parents=True, exist_ok=True)
@@ -350,5 +352,5 @@ def _some(names: list[str], most: int = 5) -> str:
 
 
 def _in_colour(split: Split) -> Split:
-    """The same images with three channels: no site knows whether those of all others are grey."""
+    """The images with three channels: no site knows whether all other sites have grey images."""
     return replace(split, images=np.repeat(split.images, CHANNELS // split.images.shape[1], axis=1))

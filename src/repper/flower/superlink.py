@@ -27,12 +27,12 @@ from math import inf
 from typing import Any
 
 THRESHOLDS = (200, 2, 1)
-"""Of Python's collector: six bodies of 5 MB at a time then cost 70 MB instead of 420, and a request
-takes 4.0 ms of a core instead of 3.4."""
+"""Thresholds of Python's garbage collector: six bodies of 5 MB at a time then cost 70 MB instead of
+420, and a request takes 4.0 ms of a core instead of 3.4."""
 MOST_PARTS = 250
-"""Parts of one answer. Some twenty and one for every 5 MiB of parameters are what a site needs."""
+"""Maximum parts of one answer. A site needs some twenty, and one per 5 MiB of parameters."""
 LOST_TASKS = 1.0
-"""Seconds between two looks for tasks whose process has died, which Flower notices after 30."""
+"""Seconds between two checks for tasks whose process has died; Flower notices that after 30."""
 DATABASE_TIMEOUT = 30
 """Seconds that a request waits for the database."""
 

@@ -1,4 +1,4 @@
-"""A warm process at a site and at a server, from which every message starts in a moment.
+"""A warm process at a site and at a server, from which messages start without loading time.
 
 Flower starts a program for every message, which loads PyTorch and Flower anew. It finds the program
 by its name in the PATH: there, a shim of ours comes first, and hands its work to a process that has
@@ -26,7 +26,7 @@ it again takes some 5 seconds, which is little after a minute without work."""
 
 
 def can_be_warm() -> bool:
-    """Whether this system can hand a process's descriptors over, and wait for any process."""
+    """Whether this system can pass file descriptors, and wait for any process."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 

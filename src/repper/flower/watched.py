@@ -1,4 +1,4 @@
-"""Flower's node, watched: why it stopped working is told to `kept`, which may start it again.
+"""Flower's node, watched: tells `kept` why the node stopped, so that it may be restarted.
 
 Flower's node goes on as an idle process after many errors, and ends without a reason after others.
 So its program is called from here. Its log, httpx's and the end of its threads say what happened.
@@ -33,12 +33,12 @@ from repper.flower.pace import Pace, answer_at_once
 AHEAD, BEHIND = 4.0, 290.0
 """Seconds that a site's clock may be wrong: Flower allows 5 and 305; dates are whole seconds."""
 TAKEN_FOR_ALIVE = 100.0
-"""Seconds in which Flower can refuse a node since it takes a killed one for alive: it takes 60."""
+"""Seconds in which Flower may refuse a restarted node: it counts a killed one as alive for 60 s."""
 CLOCK_TIMEOUT = 5.0
 
 
 def watched(home: Path, server: str, ca: Path, command: Sequence[str]) -> list[str]:
-    """The command of Flower's node as one that is watched, and started again where that helps."""
+    """The command of Flower's node, wrapped so that it is watched, and restarted if that helps."""
     node = [sys.executable, "-m", __name__, str(home), server, str(ca), *command[1:]]
     return [sys.executable, "-SP", kept.__file__, *node]
 
@@ -64,12 +64,12 @@ class Watch(logging.Handler):
 
     @property
     def connected(self) -> Path:
-        """A copy of the public key with which this site has been connected."""
+        """A copy of the public key with which this site was last connected."""
         return self.home / "connected.pub"
 
     @property
     def status(self) -> str:
-        """The status of the last answer, if it is one that Flower keeps to itself."""
+        """The HTTP status of the last answer, if Flower does not report it."""
         return " (403 Forbidden)" if self._status == 403 else ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -100,7 +100,10 @@ class Watch(logging.Handler):
         elif text.startswith("Connection attempt failed with exception") and not self._away:
             self._away = True
             reason = " ".join(str(args[0] if args else "").split()) or "no answer"
-            _say(f"repper: the server {self.server} is away ({reason}): trying until it answers")
+            _say(
+                f"repper: the server {self.server} is not reachable ({reason}): "
+                f"retrying until it answers"
+            )
 
     def tell(self, ended: Ended) -> None:
         """Tell the first reason to end; later ones follow from it."""
@@ -109,7 +112,7 @@ class Watch(logging.Handler):
                 self.line.sendall(json.dumps(ended).encode() + b"\n")
 
     def why(self, text: str, error: BaseException | None = None) -> Ended:
-        """What one can do about an error of Flower's node."""
+        """Explain an error of Flower's node, and how long restarts may help."""
         text = " ".join(text.split())
         found = re.search(r"\b([45]\d\d) [A-Z]", text)
         status = int(found[1]) if found else 0
@@ -127,9 +130,9 @@ class Watch(logging.Handler):
         if any(sign in low for sign in ("ssl", "tls", "eof")):
             return Ended(f"the connection to {self.server} broke off ({_short(text)})", inf)
         if status >= 500:
-            return Ended(f"the server {self.server} had an error of its own (status {status})", inf)
+            return Ended(f"the server {self.server} had an internal error (status {status})", inf)
         if "does not recognize" in text:
-            return Ended(f"the server {self.server} took this site for gone", inf)
+            return Ended(f"the server {self.server} has counted this site as disconnected", inf)
         if status:
             return Ended(
                 f"{self.server} does not answer as a server of repper (status {status}): is it the "
@@ -147,7 +150,7 @@ class Watch(logging.Handler):
         return Ended(f"Flower's node had an error: {_short(text)}", inf)
 
     def _unauthorized(self) -> Ended:
-        """The server took a signature for invalid: by the clock, or for its key."""
+        """The server has refused a signature: because of the clock, or of the key."""
         ahead = clock_ahead(self.server, self.ca)
         if ahead is None:
             return Ended(
@@ -175,8 +178,8 @@ class Watch(logging.Handler):
         )
         if known:
             return Ended(
-                f"{self.server} refuses this site: it takes an earlier node of the site for alive, "
-                f"or no longer admits its key",
+                f"{self.server} refuses this site: it still counts an earlier node of the site as "
+                f"connected, or no longer admits its key",
                 TAKEN_FOR_ALIVE,
             )
         return Ended(
@@ -187,7 +190,7 @@ class Watch(logging.Handler):
 
 
 def clock_ahead(server: str, ca: Path) -> float | None:
-    """Seconds by which this machine's clock is ahead of the server's, if that says its time."""
+    """Seconds by which this machine's clock is ahead of the server's; None if not known."""
     host, _, port = server.rpartition(":")
     with suppress(OSError, ValueError, TypeError, http.client.HTTPException):
         context = ssl.create_default_context(cafile=str(ca))
@@ -202,7 +205,7 @@ def clock_ahead(server: str, ca: Path) -> float | None:
 
 
 def _short(text: str) -> str:
-    """An error's own words, without Flower's number and its link."""
+    """The text of an error, without Flower's number and link."""
     text = re.sub(r"^Exit Code: \d+|For more information.*$", "", text).strip()
     return text[:300]
 
@@ -225,7 +228,7 @@ def run(watch: Watch, node: Callable[[], object]) -> None:
     threading.Thread(target=_until_a_child_ends, args=(watch,), daemon=True).start()
     try:
         node()
-        watch.tell(Ended("Flower's node stopped working and did not say why", inf))
+        watch.tell(Ended("Flower's node stopped working without an error message", inf))
     except SystemExit:
         pass
     except BaseException as error:  # Flower has some that are no Exception
@@ -239,7 +242,7 @@ def _until_kept_ends(line: socket.socket) -> None:
 
 
 def _until_a_child_ends(watch: Watch) -> None:
-    """Flower's node starts one process, which starts all work, and does not miss it."""
+    """Wait until the process ends that starts all work: Flower's node does not notice its end."""
     while True:
         with suppress(ChildProcessError):
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""What travels in a message, and how it is read back. Arrays are raw numbers: nothing is pickled.
+"""The contents of messages, and how they are read. Arrays are raw numbers: nothing is pickled.
 
 A round: parameters go out; those that are shared, a number of examples and a mean loss come back.
 The heads: parameters go out; scores and digests come back.
@@ -25,7 +25,7 @@ from repper.heads.scores import Score
 
 WHO, FIT, PERSONALIZE = "query.who", "train.fit", "evaluate.personalize"
 PARAMS, TOLD = "shared", "told"
-"""The two records of a message: every further one costs some requests on its way."""
+"""The two records of a message: every further record would cost some requests."""
 PACKED, PACKING = "packed", "repper"
 """The one array in which parameters travel, and how it says that it is packed (`arrays_of`)."""
 ONCE, ANSWERED = "once", "answered"
@@ -35,7 +35,7 @@ GIVEN = "given"
 FLOATS = ("float32", "float16")
 
 Told = dict[str, Any]
-"""What a message says besides parameters: plain values."""
+"""Plain values of a message, besides parameters."""
 
 
 def arrays_of(params: Mapping[str, torch.Tensor]) -> ArrayRecord:
@@ -51,9 +51,9 @@ def arrays_of(params: Mapping[str, torch.Tensor]) -> ArrayRecord:
 
 
 def params_in(record: ArrayRecord) -> Params:
-    """The parameters of a record, all as float32; a record that is no such thing is refused."""
+    """The parameters of a record, all as float32; any other record is refused."""
     if [*record] != [PACKED] or record[PACKED].stype != PACKING:
-        raise RepperError("its parameters are not packed as those of this version of repper")
+        raise RepperError("its parameters are not packed by this version of repper")
     data, params = memoryview(record[PACKED].data), Params()
     start = record[PACKED].data.find(b"\n") + 1
     try:
@@ -83,7 +83,7 @@ def question(kind: str, node: int, told: Told, params: ArrayRecord | None = None
 
 
 def digest_of(asked: Message) -> str:
-    """What binds an answer to its question: what it asks, with which parameters, and when."""
+    """The digest that binds an answer to its question: request, parameters and time."""
     content, sha = asked.content, hashlib.sha256(asked.metadata.message_type.encode())
     for name, told in sorted(content.config_records.items()):
         sha.update(json.dumps([name, sorted(told.items())]).encode())
@@ -100,7 +100,7 @@ def answered_in(reply: Message) -> str:
 
 
 def told_in(message: Message) -> Told:
-    """What a message says, but for what binds an answer to its question."""
+    """The plain values of a message, without the digest that binds it to its question."""
     try:
         told = message.content.config_records[TOLD]
     except KeyError as error:
@@ -109,7 +109,7 @@ def told_in(message: Message) -> Told:
 
 
 def one_line(text: str) -> str:
-    """A stranger's words, safe to print and to keep: one line of at most 300 characters."""
+    """Make foreign text safe to print and to keep: one line of at most 300 characters."""
     return "".join(c if c.isprintable() else " " for c in text[:300])
 
 
@@ -131,7 +131,7 @@ def update_reply(update: Update, asked: Message, kind: str) -> Message:
 
 
 def update_in(reply: Message, client: int) -> Update:
-    """A client's update; what is wrong with an answer that holds none is an error."""
+    """A client's update; raises an error that says what is wrong with an answer."""
     try:
         told = told_in(reply)
         examples, loss = told["examples"], told["loss"]
@@ -150,19 +150,19 @@ def said(content: Told, asked: Message) -> Message:
 
 
 def problem_in(reply: Message) -> str:
-    """What kept a client from doing what it was asked, if it says so."""
+    """The client's error, if its answer is one, else an empty text."""
     told = reply.content.config_records.get(TOLD)
     return str(told.get("problem", "")) if told else ""
 
 
 def declined_in(reply: Message) -> str:
-    """Why a client does not want to do what it was asked, if it says so."""
+    """The reason why a client declines, if its answer is one, else an empty text."""
     told = reply.content.config_records.get(TOLD)
     return str(told.get("declined", "")) if told else ""
 
 
 def personal_text(personal: Personal) -> str:
-    """A client's whole result, for a simulation, where scores are ours anyway."""
+    """A client's complete result as text, for a simulation."""
     content = asdict(personal)
     for name in ("test", "validation"):
         if content[name] is not None:

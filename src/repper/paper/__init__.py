@@ -1,4 +1,4 @@
-"""The paper's experiments by name. To add one: write it down as data, and name it here."""
+"""The paper's experiments by name. To add an experiment, write it as data, and name it here."""
 
 from __future__ import annotations
 

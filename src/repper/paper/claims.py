@@ -1,4 +1,4 @@
-"""What the paper says of its tables, as statements that numbers confirm or not."""
+"""The paper's claims about its tables, as statements that numbers confirm or refute."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Accuracy = Mapping[Case, float]
 """In percent."""
 BASELINES = (FEDAVG, LG_FEDAVG, FEDREP)
 FORMS = (REPPER, REPPER_AS_PRINTED)
-"""RepPer's loss in either form: each has its own cases of a claim."""
+"""The rows of RepPer's two losses: each has its own cases of a claim."""
 COHORT = "participation"
 """The share of clients in a round, the paper's C."""
 SKEWS, SHARES, EPOCHS = (100.0, 1.0, 0.5), (0.2, 0.4, 0.8), (10, 20)
 ALMOST_ALL = 0.9
-"""How much of all we take the paper's "almost all" for."""
+"""The share that we take the paper's "almost all" for."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What claims are looked for in. The paper prints no accuracy of frequent and tail classes."""
+    """The numbers that claims are tested on. The paper prints none of frequent and tail classes."""
 
     accuracy: Accuracy
     head: Accuracy = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Finding:
-    """How often a statement holds, of the cases that could be looked at.
+    """How often a statement holds, of the cases with numbers.
 
     `evidence` are the cases against it; where it says that there are some, those for it (`side`).
     It holds if `enough` of the cases do.
@@ -179,7 +179,7 @@ def _falls_less_to_tails(numbers: Numbers, among: Callable[[Row], bool]) -> Find
 
 
 def _gaps(numbers: Numbers) -> dict[Case, float]:
-    """What a row has more on frequent classes than on tail classes."""
+    """The gap of each row: accuracy on frequent classes minus tail classes."""
     both = (case for case in numbers.head if case in numbers.tail)
     return {case: numbers.head[case] - numbers.tail[case] for case in both}
 
@@ -194,13 +194,13 @@ def _one_for_all(row: Row) -> bool:
 
 
 def named(row: Row) -> str:
-    """RepPer in a sentence, and which form of its loss."""
+    """RepPer's name in a sentence, with the form of its loss."""
     return "RepPer" if paper_row(row) == row else "RepPer as printed"
 
 
 @dataclass(frozen=True)
 class Step:
-    """From one value of a setting to the next, all else equal."""
+    """A step from one value of a setting to the next, all other settings equal."""
 
     row: Row
     panel: Panel

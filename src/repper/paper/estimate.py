@@ -1,4 +1,4 @@
-"""What an experiment would take on this machine, from a step of each of its trainings."""
+"""Estimate the time of an experiment on this machine, from a step of each of its trainings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def estimate(
     only: str | None = None,
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[Estimate]:
-    """Time a step of every training, and say what all of them would take."""
+    """Time a step of every training, and estimate the time of all of them."""
     loaded = Loaded()
     timed: dict[tuple[object, ...], float] = {}
     for panel in panels_of(experiment, only):
@@ -55,7 +55,7 @@ def estimate(
                 timed[key] = _seconds_per_view(one, data)
             images = len(data.train) / one.clients
             seconds += epochs_in(one) * images * timed[key]
-        # No more work at once than a round has clients, whatever the machine.
+        # A round cannot run more clients in parallel than it has.
         workers = int((how or {}).get("workers") or cores())
         at_once = min(workers, cohort_size(config.clients, config.participation))
         if (how or {}).get("engine") == "serial":

@@ -1,4 +1,4 @@
-"""What happens while an experiment of the paper is run."""
+"""Events while an experiment of the paper runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a panel would cost on this machine, as its methods' steps were timed."""
+    """The estimated time of a panel on this machine, from timed steps of its methods."""
 
     panel: Panel
     seconds: float | None

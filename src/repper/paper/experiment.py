@@ -1,4 +1,4 @@
-"""What an experiment of the paper is: which cells, which settings, which numbers it printed."""
+"""Experiments of the paper: their cells, settings and printed numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AS_PRINTED: OfRow = (("augment", "strong"), ("loss", "paper"))
 The paper's row of RepPer has two of ours: this, and `repper` with the loss as its source has it.
 """
 WORDS = {"participation": "C {}", "epochs": "E {}", "alpha": "alpha {}"}
-"""What settings are called in a panel's name; others by their values alone."""
+"""Names of settings in a panel's name; other settings show their values alone."""
 
 
 def paper_row(row: Row) -> Row:
@@ -46,7 +46,7 @@ class Panel:
     printed: Mapping[Row, float] = field(default_factory=dict)
 
     def words(self, **instead: str) -> tuple[str, ...]:
-        """What it is called, setting by setting; `instead` has values to name in place of its."""
+        """The words of the panel's name, setting by setting; `instead` replaces values."""
         values = {
             name: value if isinstance(value, str) else f"{value:g}"
             for name, value in self.settings.items()
@@ -155,5 +155,5 @@ READINGS = (
     "FedRep gives half of E to its head; at least 10 training images a client; heads take features "
     "as they are, and are trained by Adam (the paper says both Adam and SGD)"
 )
-"""What we chose in every experiment where the paper leaves room."""
+"""Our choices in every experiment where the paper is not specific."""
 PRESETS = {preset.name: preset for preset in (PAPER, SMALL)}

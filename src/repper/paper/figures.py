@@ -73,7 +73,7 @@ def _scatter(
     title: str,
     note: str = "",
 ) -> None:
-    """Features in the plane; below, how well they part the classes of these images."""
+    """Draw features in the plane; below, measures of how well they separate the classes."""
     points = embed(r)
     grey = points[~np.isin(labels, list(shown))]
     size = min(14.0, 4000 / len(r))  # many points get smaller marks, or they hide each other
@@ -267,7 +267,7 @@ def newcomers(path: Path, joined: Mapping[str, Run]) -> None:
 
 
 def gradients(path: Path, measured: Mapping[str, Sequence[Measured]], title: str) -> None:
-    """Tail over frequent classes, a dot per client, for what the gradients of every method have."""
+    """Draw ratios of tail to frequent classes, a dot per client, for every method's gradients."""
     rows = [(name, one) for name, found in measured.items() for one in found if one.ratios]
     look = looks(measured)
     with _drawing(path, 7.5, 0.9 + 0.45 * len(rows)) as (_, axes):

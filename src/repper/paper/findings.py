@@ -1,4 +1,4 @@
-"""What a reproduction found: our numbers beside the paper's, and which of its claims hold."""
+"""The results of a reproduction: our numbers beside the paper's, and which claims hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CAPTIONS = {
     "new-clients": "New clients: over epochs of their heads, and each one at the end",
 }
 UNSET = {"train_images": "all", "head_epochs": "at least 10, and 100 steps"}
-"""What it means that a setting has no value."""
+"""The meaning of a setting without a value."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Found:
-    """What cannot be read from the panels' folders."""
+    """Results that cannot be read from the panels' folders."""
 
     extras: tuple[Extra, ...]
     missing: dict[str, str]
@@ -63,7 +63,7 @@ class Reproduction:
     panels: tuple[PanelResult, ...]
     extras: tuple[Extra, ...] = ()
     images: tuple[str, ...] = ()
-    """What there is of each data set."""
+    """A note on the images of each data set."""
 
     @classmethod
     def open(cls, folder: Path) -> Reproduction:
@@ -187,7 +187,7 @@ class Reproduction:
         return "\n\n".join(parts) + "\n"
 
     def keeping(self, before: Reproduction) -> Reproduction:
-        """With what an earlier time had measured, and this has not."""
+        """Add what an earlier call had measured, and this call has not."""
         both = (*before.extras, *self.extras)
         found = {(extra.panel, extra.table.title): extra for extra in both}
         # Parts may have been run in any order; what is of no single panel comes last.
@@ -225,7 +225,7 @@ class Reproduction:
         return chance + so_far
 
     def notes(self) -> list[str]:
-        """On which machine this was run, and every way in which it is not the paper's setting."""
+        """Notes on the machine, and on every difference to the paper's settings."""
         notes = [*self._effort(), *self.experiment.notes]
         notes.append(f"Where the paper leaves room: {READINGS}.")
         if self.images:
@@ -255,7 +255,7 @@ class Reproduction:
             yield f"Not the paper's setting: {'; '.join(listed)}."
 
     def _effort(self) -> Iterator[str]:
-        """The machine, and what the trainings took there; rows of one training share it."""
+        """The machine, and the time of the trainings on it; rows may share a training."""
         trained: dict[tuple[str, Any, int], float] = {}
         machines: list[str] = []
         reused = set()
@@ -302,7 +302,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 
 def _in_short(panels: Sequence[Panel]) -> str:
-    """What some panels have in common, or else their names."""
+    """The words that some panels have in common, or else their names."""
     common = set.intersection(*(set(panel.words()) for panel in panels))
     if len(panels) > 1 and common:
         return ", ".join(sorted(common))

@@ -1,4 +1,4 @@
-"""How large the gradient of an anchor is, by the size of its class (section 5 of the paper).
+"""Gradient norms of anchors, by the size of their class (section 5 of the paper).
 
 The paper argues that anchors of tail classes get larger gradients from the supervised contrastive
 loss, because their positives are hard, and so |z_p - (z_j . z_p) z_j| is near 1. It does not look
@@ -150,7 +150,7 @@ def _with_both(found: Sequence[BySize]) -> list[BySize]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run's anchors have of a quantity: of every client, and a summary over them."""
+    """One quantity of a run's anchors: per client, and summarized over clients."""
 
     quantity: str
     clients: tuple[BySize, ...]

@@ -1,4 +1,4 @@
-"""What the paper's experiments measure, or draw, on the finished runs of a panel."""
+"""Measurements and figures of the paper's experiments on the finished runs of a panel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def join_all(
 
 
 def _joined(run: Run, settings: dict[str, Any], target: Path) -> Iterator[Event]:
-    """Let clients join a run unless they have; not if its encoder is another one since."""
+    """Let clients join a run unless they have joined; refuse if its encoder has changed since."""
     if Run(target).finished:
         # The run as it lies now: the whole folder may have been moved since.
         run_folder.check_init(target, replace(Run(target).config, init=str(run.folder)))
@@ -52,7 +52,7 @@ def _joined(run: Run, settings: dict[str, Any], target: Path) -> Iterator[Event]
 
 
 def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) -> Extra:
-    """What new clients came to, over epochs of their heads and one by one, and its figure."""
+    """The accuracy of new clients, over epochs of their heads and per client, and its figure."""
     runs = {
         encoder_label(row.label, run): Run(Path(str(config.out)) / JOINED / row.name)
         for row, run in cells_of(panel, config)
@@ -98,7 +98,7 @@ def newcomers(settings: Settings, panel: Panel, config: Config, folder: Path) ->
 
 
 def _alone_at_the_top(name: str, finals: Mapping[str, Mapping[int, float]]) -> int:
-    """For how many clients a method's encoder is better than every other one."""
+    """The number of clients for whom a method's encoder is better than every other encoder."""
     others = [values for other, values in finals.items() if other != name]
     return sum(
         all(own > values[client] for values in others) for client, own in finals[name].items()
@@ -163,7 +163,7 @@ def _best(what: str, values: list[float | None], names: list[str]) -> str:
 
 
 def draw_holdings(config: Config, folder: Path) -> Extra:
-    """Who holds what in the paper's seven settings, and which of them could not be drawn."""
+    """Bubble plots of the paper's seven settings, and which of them could not be drawn."""
     lines: list[list[Cell]] = []
     for name in dict.fromkeys(name for name, _ in BUBBLES):
         alphas, every = [a for n, a in BUBBLES if n == name], replace(config, data=name)

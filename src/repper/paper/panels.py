@@ -18,7 +18,7 @@ from repper.settings.config import Config
 
 PANELS = "panels"
 NOT_RUN = "not run"
-"""Why a panel is missing that was not reached yet."""
+"""The reason for a panel that was not reached yet."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _note(data: Dataset) -> str:
 
 
 def without(config: Config) -> str:
-    """Why a panel is left out, in words that name no folder of this machine."""
+    """The reason why a panel is left out, without a folder of this machine."""
     if config.train_images is not None:
         try:
             count = len(load_data(replace(config, train_images=None)).train)

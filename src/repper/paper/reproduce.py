@@ -83,7 +83,7 @@ def reproduce(
         )
 
         def found(*, last: bool = False) -> Reproduction:
-            """What there is so far, with what an earlier time had of the rest."""
+            """The results so far, with those of an earlier call for the rest."""
             panels = [
                 results.get(panel) or result_in(folder, panel, missing.get(panel, NOT_RUN))
                 for panel in experiment.panels

@@ -40,7 +40,7 @@ def number_table(experiment: Experiment, panels: Sequence[PanelResult]) -> Table
 
 
 def _accuracy(result: PanelResult, row: Row, rank: int | None) -> Number:
-    """What a row has in a panel, and beside it the paper's number and what is between them."""
+    """A row's accuracy in a panel, with the paper's number and the difference."""
     line, paper = result.lines.get(row), result.panel.paper(row)
     ours = line.accuracy if line else None
     apart = ours - paper if ours is not None and paper is not None else None

@@ -10,11 +10,11 @@ NOISE_AT = (SERVER, SITE)
 
 @dataclass(frozen=True)
 class Privacy:
-    """How one client is hidden in what travels.
+    """The settings of the differential privacy of clients.
 
-    Every update is shortened to the length `clip`. `noise` is the standard deviation of the
+    Every update is clipped to the length `clip`. `noise` is the standard deviation of the
     Gaussian noise in units of `clip`: on the sum of a round's updates, or at the site on each.
-    With `known_cohorts`, those who are not to learn anything know who takes part in which round.
+    With `known_cohorts`, the adversary knows who takes part in which round.
     """
 
     clip: float

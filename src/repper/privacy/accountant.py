@@ -1,4 +1,4 @@
-"""What rounds have spent, by the accountant of the package dp-accounting.
+"""The epsilon that rounds have spent, computed by the package dp-accounting.
 
 Two sets of clients are neighbours if one client has other data ("replace one"): how many clients
 there are is known. An update is no longer than `clip`, so another one in its place moves the sum by
@@ -17,7 +17,7 @@ from repper.basics.errors import RepperError, needs
 from repper.privacy import Privacy
 
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64)
-"""Of Renyi divergences: the best of them gives epsilon. Higher ones take long, and gain little."""
+"""Orders of the Renyi divergence; the best gives epsilon. Higher ones are slow and gain little."""
 DIGITS = 4
 """Of a noise that was found for an epsilon; it is rounded up."""
 
@@ -30,7 +30,7 @@ class Release(NamedTuple):
 
 
 def epsilon(privacy: Privacy, releases: Iterable[Release]) -> float:
-    """What these releases have spent together, of the client that has spent most."""
+    """The epsilon of all these releases, for the client that has spent most."""
     if not privacy.noise:
         return math.inf
     drawn = _drawn(privacy, releases)
@@ -38,7 +38,7 @@ def epsilon(privacy: Privacy, releases: Iterable[Release]) -> float:
 
 
 def noise_for(target: float, privacy: Privacy, releases: Iterable[Release]) -> float:
-    """The least noise with which these releases spend no more than the target."""
+    """The least noise with which these releases stay within the target epsilon."""
     drawn = _drawn(privacy, releases)
     if not drawn:
         return 0.0
@@ -46,7 +46,7 @@ def noise_for(target: float, privacy: Privacy, releases: Iterable[Release]) -> f
 
 
 def within(privacy: Privacy, budget: float, releases: list[Release]) -> int:
-    """How many of the releases, from the first on, spend no more than the budget."""
+    """The number of first releases that stay within the budget."""
     low, high = 0, len(releases)
     while low < high:
         middle = (low + high + 1) // 2
@@ -102,7 +102,7 @@ def _event(noise: float, drawn: Drawn) -> Any:
     hidden = dp.GaussianDpEvent(noise / 2)
 
     def round_of(clients: int, size: int) -> Any:
-        # All of them are no sample.
+        # Where all clients take part, nothing is sampled.
         if size == clients:
             return hidden
         return dp.SampledWithoutReplacementDpEvent(clients, size, hidden)
@@ -125,9 +125,9 @@ def _package() -> Any:
 
 
 def check_delta(delta: float, clients: int) -> None:
-    """Refuse a delta that would allow to publish all of one client's data."""
+    """Refuse a delta so large that it would permit publishing all data of one client."""
     if delta >= 1 / clients:
         raise RepperError(
-            f"--delta must be below 1 / clients, which is {1 / clients:g}, got {delta:g}: it is "
-            f"the chance with which a client may be given away altogether"
+            f"--delta must be below 1 / clients, which is {1 / clients:g}, got {delta:g}: "
+            f"delta is the probability with which all data of a client may be revealed"
         )

@@ -1,4 +1,4 @@
-"""Gaussian noise that nobody can predict without its key, and that a repetition draws again."""
+"""Gaussian noise from a key: unpredictable without it, and the same when a round is repeated."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ def key_of_seed(seed: int) -> bytes:
 
 
 def gaussian(key: bytes, about: bytes, count: int) -> NDArray[np.float64]:
-    """So many standard normal numbers, which depend on a key and on what they are about.
+    """Draw `count` standard normal numbers from a key and from `about`.
 
-    `about` is what is to be hidden. The same sum is hidden by the same noise, so that to repeat a
-    round is to say the same again; another sum by other noise, so that no two differ by what was
-    hidden. The bits are those of SHAKE-256 over a key of fixed length: without the key they cannot
-    be told from random ones. Two of 64 bits make two normal numbers (Box and Muller 1958).
+    `about` is the sum that the noise hides. The same sum gets the same noise, so that a repeated
+    round releases nothing new. Another sum gets other noise: if it got the same, the difference of
+    the two releases would be free of noise. The bits are those of SHAKE-256 over a key of fixed
+    length: without the key they cannot be told from random ones. Two of 64 bits make two normal
+    numbers (Box and Muller 1958).
     """
     if len(key) != KEY_BYTES:
-        raise ValueError(f"a key of noise has {KEY_BYTES} bytes, got {len(key)}")
+        raise ValueError(f"the key of the noise must have {KEY_BYTES} bytes, got {len(key)}")
     pairs = -(-count // 2)
     seed = key + hashlib.sha256(about).digest()
     bits = np.frombuffer(hashlib.shake_256(seed).digest(16 * pairs), "<u8").reshape(2, pairs)

@@ -1,4 +1,4 @@
-"""The ledger of a run: what every round has spent, written before anybody sees what it made.
+"""The privacy ledger of a run: what every round spends, written before its model is released.
 
 Each entry is a release: a model made of a round's updates. A round that is repeated after a crash
 gives the same model, which tells nobody anything new, and is no second line. If it gives another
@@ -61,7 +61,7 @@ class Ledger:
         if budget is not None and spent > budget:
             raise RepperError(
                 f"round {number} would spend epsilon {spent:.4g}, more than the budget of "
-                f"{budget:g}: rounds were repeated, and did not come to the same (see {self.path})"
+                f"{budget:g}: rounds were repeated with other results (see {self.path})"
             )
         line = {
             "round": number,
@@ -76,7 +76,7 @@ class Ledger:
         return spent
 
     def repeated(self) -> list[int]:
-        """Rounds that were released more than once, and not as the same model."""
+        """Rounds that were released more than once, with different models."""
         rounds = [line["round"] for line in self.lines()]
         return sorted({number for number in rounds if rounds.count(number) > 1})
 
@@ -86,7 +86,7 @@ class Ledger:
 
 
 def copy_ledger(source: Path, target: Path, rounds: int) -> None:
-    """What a run has spent in so many rounds is also spent by one that goes on from there."""
+    """Copy what a run has spent in `rounds` rounds to a run that continues from there."""
     write_json(target, {RELEASES: [x for x in _lines_of(source) if x["round"] <= rounds]})
 
 

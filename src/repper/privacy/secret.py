@@ -11,7 +11,7 @@ from repper.privacy.gaussian import KEY_BYTES
 
 
 def secret_key(path: Path) -> bytes:
-    """The key in this file; it is drawn, and readable for its owner only, if there is none."""
+    """The key in this file; without a file, draw a key that only its owner can read."""
     try:
         if not path.is_file():
             made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -25,8 +25,8 @@ def secret_key(path: Path) -> bytes:
         key = path.read_bytes()
     except OSError as error:
         raise RepperError(
-            f"cannot keep the key of the noise in {path}: {error.strerror}"
+            f"cannot write the key of the noise to {path}: {error.strerror}"
         ) from error
     if len(key) != KEY_BYTES:
-        raise RepperError(f"{path} is damaged: remove it, and another key is drawn")
+        raise RepperError(f"{path} is damaged: remove it, and a new key is drawn")
     return key

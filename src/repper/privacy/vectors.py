@@ -1,4 +1,4 @@
-"""An update as one vector, which is shortened and hidden as a whole."""
+"""An update as one vector, which is clipped and noised as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Vector = NDArray[np.float64]
 
 
 def vector_of(params: Mapping[str, Tensor], names: list[str]) -> Vector:
-    """All values of these parameters, one after the other, in an order that nothing changes."""
+    """All values of these parameters, one after the other, in a fixed order."""
     parts = [params[name].detach().cpu().double().contiguous().flatten() for name in names]
     return np.concatenate([part.numpy() for part in parts]) if parts else np.zeros(0)
 
@@ -30,6 +30,6 @@ def params_from(vector: Vector, like: Mapping[str, Tensor], names: list[str]) ->
 
 
 def shortened(move: Vector, most: float) -> Vector:
-    """The vector itself, or one in its direction that is as long as it may be."""
+    """The vector, clipped to this length."""
     length = float(np.sqrt(np.square(move).sum()))
     return move * (most / length) if length > most else move

@@ -1,4 +1,4 @@
-"""What a report shows that was made elsewhere: tables and pictures, before the runs behind them."""
+"""A chapter of a report: given tables and pictures, before the runs behind them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: its points, from left to right, and how far they may be off."""
+    """A line of a chart: its points, from left to right, and their deviations."""
 
     name: str
     look: Look

@@ -1,4 +1,4 @@
-"""What a report is about: runs by row, read from a run, a comparison or a sweep."""
+"""The subjects of a report: runs by row, read from a run, a comparison or a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repper.settings.config import CHANGES_NOTHING, JOIN_SETTINGS, OPTIONS, Conf
 from repper.settings.config_file import read_config
 
 CHANGED_BY_JOIN = {"seed", "head_curve", "personalize"}
-"""Settings that are not the run's when nothing is said of them."""
+"""Settings of `repper join` that, when not given, are not taken from the run."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Subject:
 
 
 def subjects_of(folder: Path) -> list[Subject]:
-    """What a folder holds: a run, a comparison, or those of a sweep."""
+    """Read a folder: a run, a comparison, or the comparisons of a sweep."""
     name = folder.resolve().name
     if (folder / f"{SWEEP}.json").is_file():
         inside = read_json(folder / f"{SWEEP}.json")["folders"]
@@ -78,7 +78,7 @@ def subject_of_comparison(folder: Path, title: str) -> Subject:
 
 
 def command_of(command: str, config: Config, folder: Path) -> str:
-    """The command that makes the same again.
+    """The command that repeats the runs.
 
     Where single clients have settings of their own, only the run's own file has them; and only its
     manifest has a partition that was made in Python.
@@ -100,13 +100,13 @@ def command_of(command: str, config: Config, folder: Path) -> str:
 
 
 def _made_before(config: Config, folder: Path) -> bool:
-    """Whether the partition was given to the run: its settings would not deal it again."""
+    """Whether the run was given its partition: its settings would not draw it again."""
     dealt = read_manifest(folder)["settings"]
     return config.partition in (*KINDS, "given") and dealt.get("seed") != config.seed
 
 
 def _join_command(config: Config) -> str:
-    """How clients joined a run: what they have not as the run has it, or not as by default."""
+    """The command by which clients joined a run: settings that differ from run and defaults."""
     try:
         before = read_run_config(Path(str(config.init)))
     except RepperError:

@@ -1,4 +1,4 @@
-"""What a report opens with: one sentence on who was compared, and which row is the best."""
+"""The opening sentence of a report: what was compared, and which row is the best."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repper.runs.row import Row
 from repper.runs.run_folder import PARTITION
 
 Gain = tuple[float | None, float | None, float | None]
-"""What the best row has more than another in the mean, and the two ends of the interval."""
+"""The best row's mean lead over another row, and the two ends of its interval."""
 MOST_NAMES = 4
 
 
@@ -48,7 +48,7 @@ def verdict(best: str, gains: Mapping[str, Gain], over: str) -> str:
     worse = [row for row, (_, low, _) in gains.items() if low is not None and low > 0]
     equal = [row for row in gains if row not in worse]
     if all(low is None for _, low, _ in gains.values()):
-        return f"{best} has the highest mean, and nothing has an interval to tell others from it by"
+        return f"{best} has the highest mean; no difference to another row has an interval"
     by = f"by the {CONFIDENCE:.0%} interval of the paired difference {over}"
     if not worse:
         return f"no row can be told from the best, {best}, {by}"

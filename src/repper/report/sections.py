@@ -47,7 +47,7 @@ def section(subject: Subject, anchor: str, tsne: bool) -> Html:
 
 
 def _settings(subject: Subject) -> Iterator[Html]:
-    """How to run it again, and every setting, those at their defaults greyed."""
+    """The command to run it again, and every setting, defaults in grey."""
     yield tag("h3", "Command and settings")
     config, rows = subject.first.config, ", ".join(subject.names)
     if config.rounds:
@@ -138,7 +138,7 @@ def _client_names(run: Run) -> list[str]:
 
 
 def _over_rounds(subject: Subject) -> Iterator[Html]:
-    """Curves of what was measured on the way: accuracy, k-NN, loss."""
+    """Curves over rounds: accuracy, k-NN, loss."""
     drawn, of_rows = [], looks(subject.names)
     of_methods = looks(dict.fromkeys(row.label for row in subject.rows))
     for key, title, unit in (
@@ -270,7 +270,7 @@ def _embeddings(subject: Subject) -> Iterator[Html]:
         labels.append(row.label)
         rows.append([label, *found.parting.cells()])
         if found.clients < runs[0].result["clients"]:
-            notes[1:] = [f"Of {found.clients} clients, which were drawn."]
+            notes[1:] = [f"{found.clients} clients, drawn at random."]
     if not drawn:
         return
     yield tag(

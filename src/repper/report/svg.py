@@ -1,4 +1,4 @@
-"""What charts are drawn of: marks, names, axes and round numbers, as SVG."""
+"""Parts of charts as SVG: marks, names, axes and round numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def short(name: str) -> str:
 
 
 def room(names: Iterable[str]) -> float:
-    """What the longest of some names takes."""
+    """The width of the longest of some names."""
     return 12 + LETTER * max(_length(short(name)) for name in names)
 
 

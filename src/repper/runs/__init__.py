@@ -1,1 +1,1 @@
-"""Run folders: one run, many beside each other, and clients who join later."""
+"""Run folders: one run, comparisons of several, and clients who join later."""

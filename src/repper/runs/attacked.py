@@ -1,4 +1,4 @@
-"""What an attack on a run came to: who attacked, and whether a backdoor works at honest clients."""
+"""The outcome of an attack on a run: who attacked, and how often a backdoor works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EncoderOf = Callable[[int], Params]
 
 
 def attack_facts(planned: Plan, hostile: Hostile, heads: Path, encoder_of: EncoderOf) -> Any:
-    """What a result says of the attack; `encoder_of` gives the encoder that a client uses."""
+    """The entry of a result about the attack; `encoder_of` gives the encoder that a client uses."""
     facts: dict[str, Any] = {
         "name": planned.config.shown("attack"),
         "clients": list(hostile.clients),
@@ -73,7 +73,7 @@ def said_of(result: Mapping[str, Any]) -> str:
     )
     if found.get("success") is not None:
         text += (
-            f" Their test images of other classes are taken for {found['target']} in "
+            f" Their test images of other classes are classified as {found['target']} in "
             f"{found['success']:.1f} % of cases with the mark, "
             f"{found['without_mark']:.1f} % without."
         )

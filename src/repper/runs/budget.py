@@ -1,4 +1,4 @@
-"""What settings say of privacy: the noise for a budget, and the rounds that a budget allows."""
+"""Privacy settings: the noise for a budget, and the rounds that a budget allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_SITES = "sites"
 
 
 def privacy_of(config: Config) -> Privacy | None:
-    """How clients are hidden, if they are.
+    """The settings of differential privacy, or None without it.
 
     Sites of a federation get the seed, from which cohorts follow; a server that sees single updates
     knows whose they are.
@@ -31,7 +31,7 @@ def privacy_of(config: Config) -> Privacy | None:
 
 
 def releases_of(stages: Sequence[Stage], seed: int) -> list[Release]:
-    """What all rounds of these stages will release."""
+    """The releases of all rounds of these stages."""
     found: list[Release] = []
     for stage in stages:
         for _ in range(stage.rounds):
@@ -42,7 +42,7 @@ def releases_of(stages: Sequence[Stage], seed: int) -> list[Release]:
 
 
 def find_noise(config: Config, asked: Sequence[Stage]) -> Config:
-    """The settings with the noise that all rounds asked for need, if only an epsilon was given."""
+    """The settings with the noise that all rounds need, if only an epsilon was given."""
     privacy = privacy_of(config)
     if privacy is None or config.epsilon is None or config.noise is not None:
         return config
@@ -64,18 +64,18 @@ def within_budget(config: Config, asked: tuple[Stage, ...]) -> tuple[Stage, ...]
         raise RepperError(
             f"the budget of epsilon {privacy.budget:g} is spent after {left} of {len(releases)} "
             f"rounds{', before the last stage' if len(asked) > 1 else ''}: raise --noise, or leave "
-            f"it out to have it found"
+            f"out --noise to have it computed"
         )
     return (*asked[:-1], replace(asked[-1], rounds=last))
 
 
 def check_clients_hidden(config: Config, asked: Sequence[Stage]) -> None:
-    """Refuse what means nothing, or would tell what the noise is to hide."""
+    """Refuse settings that mean nothing with --clip, or reveal what the noise hides."""
     if config.delta is not None and any(stage.rounds for stage in asked):
         check_delta(config.delta, len(config.stage1()))
     for name, why in (
-        ("max_weight", "all clients weigh the same where they are hidden in noise"),
-        ("validation", "the choice of a round would tell what the noise hides"),
+        ("max_weight", "with --clip all clients have the same weight"),
+        ("validation", "choosing a round by accuracy would reveal what the noise hides"),
     ):
         if getattr(config, name):
             raise RepperError(f"--{name.replace('_', '-')} does not go with --clip: {why}")

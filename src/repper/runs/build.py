@@ -1,4 +1,4 @@
-"""What settings name: the data set, who holds which images, the stages, and what clients do last.
+"""Build what the settings name: data set, partition, stages and personalizers.
 
 This file needs no PyTorch, so that `repper partition` is quick.
 """
@@ -93,7 +93,7 @@ def asked_stages(config: Config) -> tuple[Stage, ...]:
 
 
 def build_personalizers(config: Config) -> Personalizers:
-    """What every client does last."""
+    """The personalizer of every client."""
     clients = (None, *config.overrides)
     common, *single = (_personalizer(config, config.personalize_as(client)) for client in clients)
     return Personalizers(common, dict(zip(config.overrides, single, strict=True)))

@@ -33,7 +33,7 @@ ABANDONED = re.compile(r"\.[^/]+\.tmp")
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of a folder: bytes that were freed, and files of others, which stay."""
+    """The outcome of a removal: the bytes freed, and files of others, which were kept."""
 
     path: Path
     size: int
@@ -82,13 +82,15 @@ def _to_remove(path: Path, force: bool) -> Folder:
         raise RepperError(f"there is no folder {path}")
     folder = folder_at(path)
     if folder is None:
-        raise RepperError(f"{path} holds no run, comparison, reproduction or model: it stays")
+        raise RepperError(
+            f"{path} was not removed: it holds no run, comparison, reproduction or model"
+        )
     if folder.damage:
-        raise RepperError(f"{path} stays, because what it is cannot be read: {folder.damage}")
+        raise RepperError(f"{path} was not removed, because its kind is unknown: {folder.damage}")
     if folder.kind == SITE:
         raise RepperError(
-            f"{path} is a site's part in a federation: what its clients have spent of a privacy "
-            f"budget is nowhere else, so it stays"
+            f"{path} was not removed: it is a site's part of a federation, and has the only "
+            f"record of the privacy budget that the site has spent"
         )
     if not force and (whole := whole_of(path)) is not None:
         raise RepperError(
@@ -106,9 +108,7 @@ def _check_needed(folder: Folder, going: Sequence[Folder], look_in: Path) -> Non
     ]
     if others:
         names = ", ".join(str(one.path) for one in others)
-        raise RepperError(
-            f"{folder.path} is needed by {names}: remove what needs it too, or give --force"
-        )
+        raise RepperError(f"{folder.path} is needed by {names}: remove these too, or give --force")
 
 
 def _all_locks(folder: Folder) -> ExitStack:
@@ -168,7 +168,7 @@ def _left_in(folder: Folder) -> Iterator[Leftover]:
     unneeded = list(unneeded_trainings(folder))
     for training in unneeded:
         inside = tuple(file for file in folder.own if training in file.parents)
-        yield Leftover(training, "a training that no run points to", inside)
+        yield Leftover(training, "a training that no run uses", inside)
     for file in folder.own:
         if any(training in file.parents for training in unneeded):
             continue
@@ -177,9 +177,9 @@ def _left_in(folder: Folder) -> Iterator[Leftover]:
         if places and inner[places[0] - 1] in (CELLS, TRAININGS):
             whole.setdefault(folder.path.joinpath(*inner[: places[0] + 1]), []).append(file)
         elif is_leftover(file):
-            yield Leftover(file, f"left of writing {whole_name(file).name}", (file,))
+            yield Leftover(file, f"an unfinished copy of {whole_name(file).name}", (file,))
     for path, files in whole.items():
-        yield Leftover(path, "left of taking over a training", tuple(files))
+        yield Leftover(path, "an unfinished copy of a training", tuple(files))
 
 
 def _never_begun(root: Path) -> Iterator[Leftover]:

@@ -48,7 +48,7 @@ class Compared:
 
 
 Rowlike = str | Method | tuple[str | Method, str]
-"""A row: `fedavg+finetune`, a method as a value, or a method and what its clients do last."""
+"""A row: `fedavg+finetune`, a method as a value, or a method and a personalizer."""
 
 
 def rows_of(rows: str | Sequence[Rowlike]) -> list[Row]:
@@ -157,8 +157,8 @@ def compare(
                 _check_same_images(target, data, hashes[seed])
                 run_folder.check_init(target, cell)
                 continue
-            # Where heads are tested on the way, and may choose the round, each row trains itself.
-            # So it does where its own rounds decide the noise.
+            # With --evaluate-every, heads may choose the round: each row trains itself.
+            # So does a row whose own rounds decide the noise.
             alone = config.evaluate_every or (cell.epsilon is not None and cell.noise is None)
             planned = plan(cell, data)
             if alone or (target / run_folder.CONFIG).is_file():  # or it was begun alone
@@ -184,7 +184,7 @@ def compare(
                 so_far.write()  # what there is of it can be read before all is done
         comparison = Comparison.of(folder, config, rows, seeds)
         if comparison is None or comparison.so_far:
-            raise RepperError(f"runs were taken away from {folder}: run it again with --resume")
+            raise RepperError(f"runs are missing in {folder}: give the command again with --resume")
         comparison.write()
         yield Compared(comparison)
 
@@ -200,14 +200,14 @@ def check_asked(config: Config, seeds: int, reuse: Path | None) -> Trainings | N
     _ = ENGINES[config.engine]  # it may not be installed
     if reuse is not None and config.evaluate_every:
         raise RepperError(
-            "--reuse takes finished trainings, on whose way no head can be tested any more: leave "
-            "out --evaluate-every"
+            "--reuse takes finished trainings, whose earlier rounds cannot be evaluated any more: "
+            "leave out --evaluate-every"
         )
     return Trainings(reuse) if reuse is not None else None
 
 
 def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | None:
-    """A finished run that has trained what this cell needs, if there is one."""
+    """A finished run with the training that this cell needs, if there is one."""
     for other in rows:
         path = other.cell(folder, seed)
         if other.training == row.training and Run(path).finished:
@@ -218,7 +218,7 @@ def _trained(rows: Sequence[Row], row: Row, seed: int, folder: Path) -> Path | N
 def check_kept(
     folder: Path, config: Config, rows: Sequence[Row], reuse: Path | None, tuning: Tuning | None
 ) -> None:
-    """Refuse to delete what the comparison in a folder is to begin with."""
+    """Refuse to delete files that the comparison in a folder starts from."""
     tried = (
         [one for some in tuning.tries_of(rows, config).values() for one in some] if tuning else []
     )
@@ -247,7 +247,7 @@ def _clear(folder: Path) -> None:
 
 
 def _check_same_images(cell: Path, data: Dataset, partition: str) -> None:
-    """Refuse to put cells with different images, or differently dealt ones, into one table."""
+    """Refuse to put cells with different images or partitions into one table."""
     if read_partition(cell / run_folder.PARTITION, data).hash != partition:
         raise RepperError(f"{cell} was made with another partition: choose another --out")
 
@@ -270,7 +270,7 @@ def _check_folder(folder: Path, config: Config, *, resume: bool, overwrite: bool
 
 
 def _check_tuning(folder: Path, tuning: Tuning | None) -> None:
-    """Refuse to go on with a comparison whose rows were tuned otherwise, or not at all."""
+    """Refuse to resume a comparison with other tuning than it was begun with."""
     if not (folder / SETTINGS).is_file():
         return
     before = read_json(folder / TUNED) if (folder / TUNED).is_file() else None
@@ -280,7 +280,7 @@ def _check_tuning(folder: Path, tuning: Tuning | None) -> None:
             "with [tuning] " + str(one) if one else "without --tune" for one in (before, now)
         )
         raise RepperError(
-            f"{folder} was begun {was}, and is to go on {given}: choose another --out"
+            f"{folder} was begun {was}, but this command is {given}: choose another --out"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison found: its rows over all seeds, as a table and as files."""
+"""The results of a comparison: its rows over all seeds, as a table and as files."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Line:
     bytes_down: float
     seconds: float
     tries: int | None = None
-    """How many settings the row's own were chosen from."""
+    """The number of tries among which the row's settings were chosen."""
     asked: str = ""
-    """The row's name without those."""
+    """The row's name without the chosen settings."""
     backdoor: float | None = None
-    """How often honest clients take marked test images for an attacker's class."""
+    """How often honest clients classify marked test images as the attacker's class."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The lines of a comparison, and the row that differences are to (RepPer's, if it is there).
+    """The lines of a comparison, and the reference of the differences (RepPer, if it is there).
 
     Of one that is not finished, `asked_rows` and `asked_seeds` are more than it has.
     """
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def so_far(self) -> str:
-        """How much there is of a comparison that is not finished."""
+        """How much of an unfinished comparison is done."""
         if len(self.lines) < len(self.asked_rows):
             return f"{len(self.lines)} of {len(self.asked_rows)} rows"
         if len(self.seeds) < self.asked_seeds:
@@ -84,7 +84,7 @@ class Comparison:
 
     @classmethod
     def of(cls, folder: Path, config: Config, rows: Sequence[Row], seeds: int) -> Comparison | None:
-        """Read the runs: of all seeds that have every row, else the finished ones of the first."""
+        """Read the runs of all seeds that have every row, else the first seed's finished ones."""
         numbers = range(config.seed, config.seed + seeds)
         cells = {row: {seed: Run(row.cell(folder, seed)) for seed in numbers} for row in rows}
         done = [seed for seed in numbers if all(cells[row][seed].finished for row in rows)]
@@ -105,7 +105,7 @@ class Comparison:
 
     @classmethod
     def open(cls, folder: Path) -> Comparison:
-        """Read a comparison, or what there is of it."""
+        """Read a comparison, finished or not."""
         path = folder / f"{TABLE}.json"
         found = read_json(path, "resume the comparison to have it written again")
         try:
@@ -126,7 +126,7 @@ class Comparison:
         }
 
     def paired(self, row: Row, other: Row) -> tuple[float | None, float | None, float | None]:
-        """What a row has more than another, client by client, and the ends of its interval."""
+        """The paired difference of a row to another, client by client, and its interval."""
         own, theirs = (
             _accuracies([Run(one.cell(self.folder, seed)) for seed in self.seeds])
             for one in (row, other)
@@ -233,8 +233,8 @@ class Comparison:
         if all(stage.stands_for == 1 for stage in stages):
             return ""
         return (
-            " Where all clients take part in every round, one counts as the rounds of others it "
-            "stands for."
+            " A round in which all clients take part counts as the number of rounds of other "
+            "methods that it stands for."
         )
 
     def caption(self, *, costs: bool = True) -> str:
@@ -256,24 +256,24 @@ class Comparison:
         if all(line.tries is None for line in self.lines):
             return ""
         return (
-            " Each row chose the settings in its brackets from so many tries, on training images "
-            "that were set apart, with other seeds; no test image was looked at."
+            " Tries: the number of settings that a row compared, on held-out training images and "
+            "with other seeds, to choose those in its brackets; no test image was used."
         )
 
     def _about_attacks(self) -> str:
         if not any("attack" in run.result for runs in self.runs().values() for run in runs):
             return ""
-        text = " Where clients attack, scores are those of the honest ones."
+        text = " Where clients attack, scores are those of the honest clients."
         if any(line.backdoor is not None for line in self.lines):
             text += (
-                " Backdoor: of their test images of other classes, with the attackers' mark, the "
-                "share in % that is taken for the attackers' class."
+                " Backdoor: the % of their test images of other classes that are classified as "
+                "the attackers' class when they carry the attackers' mark."
             )
         return text
 
 
 def over_rounds(runs: Sequence[Run], key: str) -> dict[int, list[float]]:
-    """What all of some runs measured, by round: a value of each."""
+    """The values after rounds that all of some runs measured, by round."""
     found = [run.after_rounds(key) for run in runs]
     return {
         number: [one[number] for one in found]
@@ -329,7 +329,7 @@ def _line(
 
 
 def _gains(own: Sequence[dict[int, float]], reference: Sequence[dict[int, float]]) -> list[float]:
-    """What clients gain over a reference: the mean of every seed, or each one's of a single seed.
+    """The clients' gains over a reference: the mean of every seed, or of one seed all clients.
 
     Clients of one seed share an encoder and its luck: only seeds are independent of each other.
     """
@@ -341,7 +341,7 @@ def _gains(own: Sequence[dict[int, float]], reference: Sequence[dict[int, float]
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The mean, and the two ends of Student's interval for it where there are values enough."""
+    """The mean, and the two ends of its Student's t interval where there are enough values."""
     if not values:
         return None, None, None
     mean = float(np.mean(values))

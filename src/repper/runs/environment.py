@@ -1,4 +1,4 @@
-"""What a result may depend on besides its settings."""
+"""The environment of a run: what a result may depend on besides its settings."""
 
 from __future__ import annotations
 

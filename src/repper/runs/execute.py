@@ -115,7 +115,7 @@ def execute(
     engine: BuildEngine | None = None,
     training: Path | None = None,
 ) -> Iterator[Event]:
-    """Run all stages on this machine, and yield what has happened.
+    """Run all stages on this machine, and yield events.
 
     Settings, data and folder are all checked before anything is written. `engine` is used instead
     of the one that the settings name. With `training`, the encoder is trained in that folder, or
@@ -152,7 +152,7 @@ def _execute(
 
 
 def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool) -> Iterator[Event]:
-    """Begin or go on with a run: its stages, then the clients' heads, into its folder."""
+    """Begin or resume a run: its stages, then the clients' heads, into its folder."""
     config, folder, stages = planned.config, planned.folder, planned.work.stages
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
     if overwrite:
@@ -190,7 +190,7 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
 
 
 def _begin(planned: Plan) -> Checkpoint:
-    """The point to go on from; for a new run, round 0 with the initial parameters."""
+    """The checkpoint to resume from; for a new run, round 0 with the initial parameters."""
     folder, config = planned.folder, planned.config
     checkpoint = _begin_training(planned)
     if planned.elsewhere:
@@ -249,7 +249,7 @@ def _begin_training(planned: Plan) -> Checkpoint:
 def train(
     engine: Engine, planned: Plan, checkpoint: Checkpoint
 ) -> Iterator[RoundDone | ClientDone]:
-    """Run the rounds that are left, stage by stage, and write each to the folder."""
+    """Run the remaining rounds, stage by stage, and write each to the folder."""
     stages, served = planned.work.stages, checkpoint.served
     for index, stage in enumerate(stages):
         before = rounds_of(stages[:index])
@@ -281,7 +281,7 @@ def train(
 def _each_round(
     engine: Engine, planned: Plan, checkpoint: Checkpoint, rounds: Iterator[Round], index: int
 ) -> Iterator[RoundDone | ClientDone]:
-    """Measure and write down what each round of a stage leaves."""
+    """Measure each round of a stage, and write its record and checkpoint."""
     every = planned.config.evaluate_every
     if not planned.has_heads_to_begin_with(index):
         every = 0
@@ -310,7 +310,7 @@ def _each_round(
 
 
 def _in_last_stage(planned: Plan, checkpoint: Checkpoint) -> Served:
-    """What the server has after the last stage, also if that one has no rounds."""
+    """The server's state after the last stage, also if that stage has no rounds."""
     stages, served = planned.work.stages, checkpoint.served
     for index in range(1, len(stages)):
         if checkpoint.number == rounds_of(stages[:index]):
@@ -321,7 +321,7 @@ def _in_last_stage(planned: Plan, checkpoint: Checkpoint) -> Served:
 def _personalize(
     engine: Engine, used: Params, planned: Plan, number: int, index: int, folder: Path | None
 ) -> Generator[ClientDone, None, list[Personal]]:
-    """Let every client fit its head, as of round `number`; with a folder, they are kept there."""
+    """Let every client fit its head, as of round `number`; with a folder, save the heads there."""
     found = []
     heads = folder / run_folder.HEADS if folder else None
     for one in engine.personalize(used, planned.personalized, number, heads, index):
@@ -333,7 +333,7 @@ def _personalize(
 def _finish(
     planned: Plan, final: Params, number: int, personal: Sequence[Personal], seconds: float
 ) -> None:
-    """Write what the run came to, after round `number` and the `seconds` of stage 2."""
+    """Write the result of the run, after round `number` and the `seconds` of stage 2."""
     config, folder, private = planned.config, planned.folder, planned.work.private
     facts = _facts(planned, personal, read_rounds(folder), number)
     facts["seconds"]["pcl"] = seconds
@@ -370,7 +370,7 @@ def _finish(
 
 
 def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
-    """A round's line in the log; its bytes are those of all parameters that travel.
+    """A round's line in the log; its bytes count all parameters that are sent and received.
 
     What an earlier stage has trained is sent to each client once.
     """
@@ -394,7 +394,7 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
         "images": done.examples * passes(stage),
         "bytes_up": up * wire * (len(done.cohort) - len(absent)),
         "bytes_down": down * torch.float32.itemsize,
-        # A mean loss is no noised sum: it would tell of clients who are to be hidden.
+        # The mean loss has no noise: it would reveal clients that are hidden.
         "loss": None if planned.privacy else done.loss,
     }
     record |= {"stage": index} if len(stages) > 1 else {}
@@ -404,14 +404,14 @@ def _record(done: Round, planned: Plan, index: int) -> dict[str, Any]:
 
 
 def passes(stage: Stage) -> int:
-    """How often a client's images are looked at in a round; those shown as they are, once."""
+    """How often a client's images are used in a round; images without augmentation count once."""
     return sum(phase.epochs * phase.views if phase.views else 1 for phase in phases_of(stage))
 
 
 def _facts(
     planned: Plan, personal: Sequence[Personal], log: Sequence[dict[str, Any]], chosen: int
 ) -> dict[str, Any]:
-    """What is known of a finished run besides its scores."""
+    """The facts of a finished run besides its scores."""
     trained = {client for record in log[:chosen] for client in record["cohort"]}
     took_part = {one for client in trained for one in planned.work.members(client)}
     groups = {
@@ -436,7 +436,7 @@ def _facts(
 def encoder_for_newcomers(
     shared: Params, store: PrivateStore | None, partition: Partition, number: int
 ) -> tuple[Params, str]:
-    """The encoder that a client would take who comes after round `number`, and its origin.
+    """The encoder for a client that joins after round `number`, and its origin.
 
     Where every client has an encoder of its own, or some layers of one, there is no common one: it
     is the mean of those that were trained, weighted by images. Only a simulation can know it.

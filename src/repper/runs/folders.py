@@ -1,4 +1,4 @@
-"""What repper has written into folders: runs, comparisons and models, their sizes and their ties.
+"""Folders that repper has written: runs, comparisons and models, their sizes, and who needs whom.
 
 This file needs no PyTorch, so that `repper runs` is quick.
 """
@@ -126,18 +126,18 @@ class Folder:
 
 
 def is_leftover(file: Path) -> bool:
-    """Whether a file was being written by a process that is no more."""
+    """Whether a file is the unfinished copy of a process that has ended."""
     left = LEFTOVER.fullmatch(file.name)
     return left is not None and not is_alive(int(left["process"]))
 
 
 def whole_name(leftover: Path) -> Path:
-    """The file that was being written when this was left."""
+    """The file that this is an unfinished copy of."""
     return leftover.with_name(leftover.name[1:].rsplit(".", 2)[0])
 
 
 def size_of(files: Sequence[Path]) -> int:
-    """Bytes of files; one with several names counts once."""
+    """Bytes of files; a file with several names counts once."""
     sizes = {}
     for file in files:
         with suppress(OSError):
@@ -147,7 +147,7 @@ def size_of(files: Sequence[Path]) -> int:
 
 
 def folders_in(root: Path) -> Iterator[Folder]:
-    """All folders of repper in a folder, or itself if it is one; hidden ones are passed over.
+    """All folders of repper in a folder, or the folder itself; hidden folders are skipped.
 
     Those within a comparison, a sweep or a reproduction are part of it.
     """
@@ -170,7 +170,7 @@ def _found_in(root: Path) -> Iterator[Folder]:
 
 
 def folder_at(path: Path) -> Folder | None:
-    """What repper has written right into this folder, if anything."""
+    """The folder of repper at this path, if there is one."""
     for mark, kind in MARKS.items():
         if (path / mark).is_file():
             try:
@@ -199,7 +199,7 @@ def whole_of(path: Path) -> Folder | None:
 
 
 def needing(target: Path, among: Sequence[Folder]) -> list[Folder]:
-    """The folders that point to something in the `target`, but for those in it."""
+    """The folders outside of `target` that point to something in it."""
     inner = target.resolve()
     return [
         one
@@ -271,7 +271,7 @@ def _reproduction(path: Path) -> Folder:
 
 
 def _together(path: Path, kind: str, rows: Sequence[str], folders: Sequence[Path]) -> Folder:
-    """What holds several comparisons."""
+    """Read a folder of several comparisons as one."""
     parts = [_comparison(one) for one in folders if (one / "comparison.toml").is_file()]
     runs = [one.asked for one in parts]
     return Folder(
@@ -308,7 +308,7 @@ def _shown(value: object) -> str:
 
 
 def _pointers(path: Path, settings: Sequence[Mapping[str, Any]]) -> tuple[Path, ...]:
-    """What these settings name elsewhere: an encoder to begin with, and a partition."""
+    """The files outside the run that its settings name: an initial encoder and a partition."""
     found: dict[Path, None] = {}
     for one in settings:
         named = [one.get("init"), one.get("partition")]
@@ -319,7 +319,7 @@ def _pointers(path: Path, settings: Sequence[Mapping[str, Any]]) -> tuple[Path, 
 
 
 def _placed(named: Path, folder: Path, out: object) -> Path:
-    """Where a path is that was given beside --out: that one says from where it was seen."""
+    """Resolve a path that was typed beside --out: relative to the folder that --out was."""
     here = folder.absolute()
     if not named.is_absolute() and isinstance(out, str) and not Path(out).is_absolute():
         parts = Path(out).parts

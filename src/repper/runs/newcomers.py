@@ -35,7 +35,7 @@ def join(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Event]:
-    """Let clients that the run has never seen, or the same ones with other images, fit heads.
+    """Fit heads of clients that the run has never seen, or of the same clients on other images.
 
     `settings` are those in `JOIN_SETTINGS`; what they do not give is as in the run, except that
     heads are linear, and that images are dealt anew: with the run's next seed, and by Dirichlet
@@ -66,8 +66,8 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
     personalize = settings.get("personalize") or "linear"
     if personalize in NEED_A_HEAD:
         raise RepperError(
-            f"--personalize {personalize} begins with a head that was trained, and newcomers have "
-            f"none: choose one of {', '.join(HEADS)}"
+            f"--personalize {personalize} starts from a head of the method, and new clients "
+            f"have none: choose one of {', '.join(HEADS)}"
         )
     if personalize in NEED_COMMON:
         read_common(run.folder)
@@ -79,13 +79,13 @@ def join_config(run: Run, settings: dict[str, Any], same_clients: bool) -> Confi
     if same_clients and settings.get("data", before.data) != before.data:
         raise RepperError(f"--same-clients keeps the run's data set {before.data!r}")
     same_data = settings.get("data", before.data) == before.data
-    own = ("out", "image_size", "download")  # the network is asked for anew, or not at all
+    own = ("out", "image_size", "download")  # downloading needs consent for every run
     kept = {n: before.setting(n) for n in JOIN_SETTINGS if n not in own}
     if not same_data:
-        # What was said of one data set need not make sense for another.
+        # These settings of one data set need not make sense for another.
         kept = {n: v for n, v in kept.items() if n not in ("train_images", "partition")}
     elif before.partition not in KINDS:
-        del kept["partition"]  # the same images for the same clients would make no newcomers
+        del kept["partition"]  # with the same images, the clients would not be new
     taken = kept | {"personalize": "linear", "head_curve": 1, "seed": before.seed + 1} | settings
     if taken.get("image_size") is None and taken["data"] not in DATASETS:
         taken["image_size"] = spec.size

@@ -1,4 +1,4 @@
-"""What is settled and checked before a run begins; nothing is written here. Settings end here."""
+"""The plan of a run: settings resolved and checked before anything is written."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Clientele(ABC):
 
     @abstractmethod
     def begin(self, folder: Path) -> None:
-        """Find out who takes part in a new run, and write it down."""
+        """Determine the clients of a new run, and write them to its folder."""
 
     @abstractmethod
     def check(self, folder: Path) -> None:
-        """Refuse to go on with a run of other clients."""
+        """Refuse to resume a run of other clients."""
 
     def counts(self, work: Work) -> Mapping[int, int]:
         """How many images each client learns from."""
@@ -77,17 +77,17 @@ class Clientele(ABC):
         }
 
     def digests(self) -> Mapping[str, str]:
-        """Digests of the images and of who holds which, if both are known here."""
+        """Digests of the images and of the partition, if both are known here."""
         return {}
 
     def facts(
         self, personal: Sequence[Personal], log: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What the result says of them besides."""
+        """Further facts about the clients, for the result."""
         return {}
 
     def noise_key(self, folder: Path, seed: int) -> bytes:
-        """What the noise of a run depends on besides the updates: here its seed, for research."""
+        """The key of the run's noise: here from its seed, for research."""
         return key_of_seed(seed)
 
 
@@ -103,7 +103,7 @@ class Dealt(Clientele):
 
     @property
     def images(self) -> Dataset:
-        """The images as clients see them, each in its own way if they are shifted."""
+        """The images as the clients see them, after a shift if there is one."""
         return shifted(self.data, self.partition, self.shift, self.seed)
 
     def begin(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class Plan:
     rule: Rule
     clientele: Clientele
     begins: str = ""
-    """What of published weights its encoder begins with, and what was left over."""
+    """Which published weights its encoder starts from, and which were not used."""
     elsewhere: Path | None = None
     """The folder of the training, if it is not that of the run: other runs share it."""
 
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def dealt(self) -> Dealt:
-        """The images and who holds which, where they are on this machine."""
+        """The images and their partition, if they are on this machine."""
         if not isinstance(self.clientele, Dealt):
             raise TypeError("the images of this run are at its sites")
         return self.clientele
@@ -162,16 +162,16 @@ class Plan:
 
     @cached_property
     def privacy(self) -> Privacy | None:
-        """How clients are hidden, if they are."""
+        """The settings of differential privacy, or None without it."""
         return privacy_of(self.config)
 
     @property
     def ledger(self) -> Ledger | None:
-        """What the rounds have spent, if clients are hidden."""
+        """The privacy ledger, or None without differential privacy."""
         return Ledger(self.training / run_folder.LEDGER, self.privacy) if self.privacy else None
 
     def rule_of(self, index: int) -> Rule:
-        """What the server makes of the updates of a stage."""
+        """The server rule of a stage, with noise if clients are hidden."""
         if (privacy := self.privacy) is None:
             return self.rule
         stage = self.work.stages[index]
@@ -192,7 +192,7 @@ class Plan:
 
     @property
     def personalized(self) -> Sequence[int]:
-        """The clients that fit heads: all that are honest, or so many of them, drawn at random."""
+        """The clients that fit heads: all honest clients, or some of them, drawn at random."""
         every: Sequence[int] = range(self.config.clients)
         if (hostile := self.work.hostile) is not None:
             every = [client for client in every if client not in hostile.clients]
@@ -204,11 +204,11 @@ class Plan:
 
     @property
     def keeps_own(self) -> bool:
-        """Whether clients have anything that is not sent to them."""
+        """Whether clients keep anything private."""
         return any(holds.keeps_own for holds in self.holds)
 
     def has_heads_to_begin_with(self, index: int) -> bool:
-        """Whether clients can do in a stage what they do last: some begin with a trained head."""
+        """Whether clients have what their personalizers need: some start from a trained head."""
         last = self.work.personalizers.all
         if any(one.needs_common for one in last) and index < len(self.networks) - 1:
             return False
@@ -217,7 +217,7 @@ class Plan:
 
     @cached_property
     def digests(self) -> Mapping[str, str]:
-        """Digests of what decides the training."""
+        """Digests of everything that decides the training."""
         return {"settings": run_folder.training_digest(self.config), **self.clientele.digests()}
 
     def tied(self) -> Plan:
@@ -247,7 +247,7 @@ class Plan:
         return f"{method}-seed{self.config.seed}-{short}"
 
     def enter(self, index: int, before: Served | None = None) -> Served:
-        """What the server has when a stage begins, after what it had when the last one ended."""
+        """The server's state at the start of a stage, from its state at the end of the last one."""
         network, holds = self.networks[index], self.holds[index]
         if before is not None:
             here = params_of(network)
@@ -262,7 +262,7 @@ class Plan:
         return to_send(first_received(method, self.networks[index], holds), holds)
 
     def first_kept(self) -> Params:
-        """What a client begins with that is not sent to it."""
+        """The initial private parameters of a client."""
         found: Params = {}
         for stage, network, holds in zip(self.work.stages, self.networks, self.holds, strict=True):
             found = first_kept(stage.method, network, holds) | found
@@ -270,7 +270,7 @@ class Plan:
 
 
 def plan(config: Config, data: Dataset | None = None, partition: Partition | None = None) -> Plan:
-    """Settle what the settings leave open, and refuse those that cannot work."""
+    """Resolve what the settings leave open, and refuse settings that cannot work."""
     with blaming(config.references()):
         return _plan(config, data, partition)
 
@@ -318,7 +318,7 @@ def check_cohorts(rule: Rule, stages: Sequence[Stage]) -> None:
 
 
 def check_hidden(config: Config, work: Work, networks: Sequence[Network], rule: Rule) -> None:
-    """Refuse to hide clients where the noise would not reach all that they send."""
+    """Refuse --clip where the noise would not cover everything that clients send."""
     if isinstance(rule, Robust):
         raise RepperError(
             f"--server {config.shown('server')} compares single updates, and noise needs their "
@@ -347,7 +347,7 @@ def check_hidden(config: Config, work: Work, networks: Sequence[Network], rule: 
 
 
 def hostile_of(config: Config, stages: Sequence[Stage]) -> Hostile | None:
-    """The clients that attack, if any are to."""
+    """The clients that attack, or None without an attack."""
     attack = config.build_attack()
     if attack is None:
         return None
@@ -371,7 +371,7 @@ def check_attack(work: Work) -> None:
 
 
 def settled(config: Config) -> Config:
-    """The settings with all that does not depend on images decided."""
+    """The settings with everything resolved that does not depend on images."""
     check_known(config, [config])
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
@@ -392,7 +392,7 @@ def make_work(
     classes: tuple[str, ...],
     flip: bool,
 ) -> Work:
-    """What the settings make of clients and their images."""
+    """Build stages, networks and personalizers from the settings, the partition and the classes."""
     stages = build_stages(config)
     for stage in stages:
         phases_of(stage)  # a method may refuse the epochs
@@ -416,7 +416,7 @@ def make_work(
 
 
 def sending(config: Config) -> tuple[Transform, ...]:
-    """What changes updates before they are sent."""
+    """The transforms of updates before they are sent."""
     found: list[Transform] = []
     if (privacy := privacy_of(config)) and privacy.at == SITE:
         found.append(HideUpdate(privacy.clip, privacy.noise, key_of_seed(config.seed)))
@@ -436,7 +436,7 @@ def spec_of(config: Config, channels: int, size: int) -> EncoderSpec:
 
 
 def describe_partition(config: Config, partition: Partition) -> Config:
-    """The settings with those of a partition that was made before; its manifest has the rest."""
+    """The settings with those of an existing partition; its manifest has the rest."""
     given: dict[str, Any] = {"partition": "given", "clients": partition.clients}
     if "kind" in partition.settings:
         given["partition"] = partition.settings["kind"]
@@ -470,7 +470,7 @@ def initial_networks(config: Config, work: Work) -> tuple[Network, ...]:
 
 
 def _start(path: Path, spec: EncoderSpec) -> Params:
-    """What a run's encoder begins with, from an encoder of ours or from published weights."""
+    """Initial values of the encoder, from one of repper's encoders or from published weights."""
     if is_published(path):
         return Published.read(path).fitting(spec).params
     given, params = encoder_at(path)
@@ -482,7 +482,7 @@ def _start(path: Path, spec: EncoderSpec) -> Params:
 
 
 def _check_common(config: Config, work: Work, networks: Sequence[Network]) -> None:
-    """Refuse a common head where clients have no encoder in common, but for its norms."""
+    """Refuse a common head where clients share no encoder (norms may be private)."""
     holds = holdings(work.stages, networks, work.local_norm)[:-1]
     if not any(is_encoder(name) for one in holds for name in one.shared):
         raise RepperError(
@@ -490,7 +490,7 @@ def _check_common(config: Config, work: Work, networks: Sequence[Network]) -> No
             f"each has its own: choose another --personalize"
         )
     if not (config.init or work.stages[-1].rounds):
-        raise RepperError("a common head of no rounds knows nothing: leave out --common-rounds 0")
+        raise RepperError("a common head needs at least one round: leave out --common-rounds 0")
 
 
 def _described(spec: EncoderSpec) -> str:
@@ -501,7 +501,7 @@ def _described(spec: EncoderSpec) -> str:
 
 
 def _check_init(config: Config, folder: Path) -> None:
-    """Refuse an --init that this run would overwrite, or whose clients are not as many."""
+    """Refuse an --init that this run would overwrite, or that has another number of clients."""
     if config.init is None:
         return
     source, target = Path(config.init).resolve(), folder.resolve()

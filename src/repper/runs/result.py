@@ -130,7 +130,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def write_common(folder: Path, layer: tuple[Tensor, Tensor], encoder: str) -> None:
-    """Keep the head that all clients have trained together, for those who join."""
+    """Save the head that all clients have trained together, for clients that join later."""
     weight, bias = layer
     params = {"common.weight": weight, "common.bias": bias}
     save_params(folder / COMMON, params, {"encoder": encoder})
@@ -150,10 +150,11 @@ def read_common(folder: Path) -> Params:
 
 
 def refuse_sites(folder: Path, result: Mapping[str, Any]) -> None:
-    """Refuse to look for scores and heads where there are none."""
+    """Refuse to read scores and heads at a federation's server, which has none."""
     if "sites" in result:
         raise RepperError(
-            f"{folder} is that of a federation's server: heads and scores are at the sites"
+            f"{folder} is the run folder of a federation's server: heads and scores are at the "
+            f"sites"
         )
 
 
@@ -247,7 +248,7 @@ def _digest_of(heads: Iterable[str | None]) -> str:
 
 
 def digest_of_all(shared: Params, private: Sequence[str]) -> str:
-    """One digest of all that was trained: what is shared, then each client's own."""
+    """One digest of all trained parameters: the shared ones, then each client's own."""
     if not private:
         return digest(shared)
     return hashlib.sha256("\n".join([digest(shared), *private]).encode()).hexdigest()

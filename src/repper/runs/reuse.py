@@ -1,4 +1,4 @@
-"""Trainings that are taken from finished runs, so that only heads are fitted anew."""
+"""Reuse of trainings of finished runs, so that only heads are fitted again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from repper.settings.config_file import write_config
 
 
 def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
-    """Make `target` the folder of a training that has come as far as the finished run `source`.
+    """Make `target` a copy of the training of the finished run `source`.
 
     What was in `target` stays until all is there. `elsewhere` is noted: the training was made by
     another command.
@@ -80,7 +80,7 @@ def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
 
 
 def is_trained(training: Path, rounds: int) -> bool:
-    """Whether a training has come to its end."""
+    """Whether a training is finished."""
     if not (training / CONFIG).is_file():
         return False
     path = training / CHECKPOINT
@@ -88,7 +88,7 @@ def is_trained(training: Path, rounds: int) -> bool:
 
 
 def check_trained(folder: Path) -> None:
-    """Refuse a finished run of which something is lost that its training came to."""
+    """Refuse a finished run if a part of its training's results is missing."""
     stages, holds = Run(folder).stages_and_holds
     path, rounds = _trained_to(folder, stages)
     if rounds:
@@ -100,7 +100,7 @@ def check_trained(folder: Path) -> None:
 
 
 def _trained_to(folder: Path, stages: Sequence[Stage]) -> tuple[Path, int]:
-    """The checkpoint of what a run has trained for any heads, and its rounds.
+    """The checkpoint of a run's training, before any stage of heads, and its rounds.
 
     A common head is not among it: clients who do something else last have other ones, or none.
     """
@@ -162,5 +162,5 @@ def _training(config: Config) -> Mapping[str, object]:
 
 
 def _untested(config: Config) -> Config:
-    """The same training without tests on the way, unless they choose its round."""
+    """The same training without evaluation between rounds, unless that chooses the round."""
     return config if config.validation else replace(config, evaluate_every=0)

@@ -1,4 +1,4 @@
-"""The rounds of a run: their log, and the checkpoint to go on from.
+"""The rounds of a run: their log, and the checkpoint to resume from.
 
 They are written so that a crash at any moment loses no finished round.
 """
@@ -29,7 +29,7 @@ from repper.server.rounds import Served
 CHOSEN = "chosen-{}.safetensors"
 STAGE = "before-stage-{}.safetensors"
 RULE, GIVEN = "rule", "given"
-"""What names begin with in a checkpoint: the state of the server's rule, and earlier stages."""
+"""Prefixes of names in a checkpoint: the state of the server's rule, and earlier stages."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Checkpoint:
 def write_round(
     folder: Path, record: dict[str, Any], checkpoint: Checkpoint, used: Params, run: str = ""
 ) -> None:
-    """Log a finished round, then make it the one to resume from.
+    """Log a finished round, then write its checkpoint.
 
     `used` are the parameters that were tested: those to keep if the round is chosen. `run` is what
     files are tied to.
@@ -94,13 +94,13 @@ def write_round(
 
 
 def keep_stage(folder: Path, index: int) -> None:
-    """Keep where the run stands when stage `index` begins: others can go on from there."""
+    """Keep a checkpoint of the start of stage `index`, from which other runs can continue."""
     if (folder / CHECKPOINT).is_file():
         write_atomically(stage_checkpoint(folder, index), (folder / CHECKPOINT).read_bytes())
 
 
 def go_back(folder: Path, index: int) -> None:
-    """Stand where stage `index` has begun, if it has."""
+    """Go back to the start of stage `index`, if the run has reached it."""
     if (kept := stage_checkpoint(folder, index)).is_file():
         read_params(kept)  # a damaged one is refused before anything is changed
         (folder / RESULT).unlink(missing_ok=True)  # it is of a longer log
@@ -114,7 +114,7 @@ def stage_checkpoint(folder: Path, index: int) -> Path:
 def read_checkpoint(
     folder: Path, likes: Callable[[int], Params], run: str = ""
 ) -> Checkpoint | None:
-    """Where to go on from, or None if no round was finished.
+    """The checkpoint to resume from, or None if no round was finished.
 
     `likes` gives what clients share after a round, for the names and shapes.
     The log is cut back to it: a crash may have come between a round's line and its checkpoint.
@@ -150,7 +150,7 @@ def _served(params: Params) -> Served:
 
 
 def read_served(folder: Path) -> tuple[int, Served]:
-    """The last round, and what the server has after it."""
+    """The last round, and the server's state after it."""
     path = training_of(folder) / CHECKPOINT
     params, notes = read_params(path)
     check_ties(path, notes, run=name_of(folder))
@@ -167,8 +167,8 @@ def read_chosen(folder: Path, number: int) -> Params:
     path = _chosen(training_of(folder), number)
     if not path.is_file():
         raise RepperError(
-            f"{path}, the round that was chosen, is gone; restore it, or begin again with "
-            f"--overwrite"
+            f"{path}, the checkpoint of the chosen round, is missing; restore it, or begin again "
+            f"with --overwrite"
         )
     params, notes = read_params(path)
     check_ties(path, notes, run=name_of(folder), round=number)
@@ -176,7 +176,7 @@ def read_chosen(folder: Path, number: int) -> Params:
 
 
 def _forget_chosen(folder: Path, but: int) -> None:
-    """Remove the parameters of rounds that were chosen earlier."""
+    """Remove the parameters of rounds chosen earlier."""
     for path in (folder / CHECKPOINT).parent.glob(CHOSEN.format("*")):
         if path != _chosen(folder, but):
             path.unlink()
@@ -221,7 +221,9 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
         records.append(record)
     known = (result or {}).get("digests", {}).get(ROUNDS)
     if known is not None and known != before.decode():
-        raise RepperError(f"{path} is not the log of {RESULT} beside it; restore it")
+        raise RepperError(
+            f"{path} is not the log that {RESULT} beside it was written with; restore it"
+        )
     return records
 
 
@@ -257,7 +259,7 @@ def _last_seal(file: IO[bytes], run: str) -> bytes:
 def check_private(
     folder: Path, stages: Sequence[Stage], holds: Sequence[Holds], number: int
 ) -> None:
-    """Refuse a run of `number` rounds in which what clients keep for themselves was lost."""
+    """Refuse a run of `number` rounds in which private parameters of clients are missing."""
     store = PrivateStore(training_of(folder) / PRIVATE, name_of(folder))
     trained = {
         c: record["round"]

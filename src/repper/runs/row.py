@@ -44,16 +44,16 @@ class Row:
     value: Method | None = None
     tries: int | None = None
     asked: str = ""
-    """The name it had before it chose settings."""
+    """The name of the row before it chose settings."""
 
     @property
     def name(self) -> str:
-        """As `--methods` takes it; of the user's own things, with the names of their classes."""
+        """The name as `--methods` takes it; the user's own things go by their class names."""
         return f"{self.label}+{_class_name(self.personalize)}"
 
     @property
     def label(self) -> str:
-        """The method and the settings it has for itself, without what clients do last."""
+        """The method and the row's own settings, without the personalizer."""
         given = []
         if self.value is not None:
             options = options_of(type(self.value))
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def training(self) -> tuple[str, Settings, Method | None]:
-        """Rows of the same training differ only in what clients do last."""
+        """The training of a row; rows with equal trainings differ only in their personalizers."""
         own = sorted((n, v) for n, v in self.settings if OPTIONS[n].group != STAGE2)
         return self.method, tuple(own), self.value
 
@@ -105,7 +105,7 @@ class Row:
         )
 
     def check(self, common: Config) -> None:
-        """Refuse settings of its own that this row would not use."""
+        """Refuse settings in the row's brackets that it would not use."""
         used = self.config(common, common.seed, Path()).in_use()
         for name, _ in self.settings:
             if OPTIONS[name].owners and name not in used:
@@ -116,7 +116,7 @@ class Row:
 
 
 def _class_name(text: str) -> str:
-    """The name of a thing of ours, or that of the class of one's own."""
+    """The name of a built-in, or the class name of the user's own code."""
     return text.rpartition(":")[2] if is_reference(text) else text
 
 
@@ -129,7 +129,7 @@ def folder_name(text: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, list[tuple[str, str]], str]:
-    """Method, settings as text, and what clients do last ("" if not said), of a row's name."""
+    """Split a row's name into method, settings as text, and personalizer ("" if left out)."""
     method, bracket, rest = name.strip().partition("[")
     if not bracket:
         method, _, last = method.partition("+")
@@ -156,16 +156,16 @@ def row_settings(name: str, given: list[tuple[str, str]]) -> Settings:
 
 
 def in_order(settings: Mapping[str, Any]) -> Settings:
-    """Settings in the order in which `--help` has them, so that equal ones have one name."""
+    """Settings in the order in which `--help` has them, so that equal rows have one name."""
     return tuple((name, settings[name]) for name in OPTIONS if name in settings)
 
 
 def check_setting(row: str, name: str, value: Any = None, text: str | None = None) -> Any:
-    """One setting of a row, as a value or as text; one that all rows share is refused."""
+    """Check one setting of a row, a value or text; refuse settings that all rows share."""
     if name not in (known := of_rows()):
         key = name.replace("_", "-")
         if name in ("method", "personalize"):
-            raise RepperError(f"{row}: the {key} of a row stands outside of its brackets")
+            raise RepperError(f"{row}: put the {key} outside of the brackets of the row")
         if name in OPTIONS:
             raise RepperError(f"{row}: all rows have the same {key}; give it once, as --{key}")
         raise unknown(f"setting of {row}", key, [OPTIONS[one].key for one in known])

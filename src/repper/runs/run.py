@@ -1,4 +1,4 @@
-"""Reading a run folder: what a run found out, and its classifiers."""
+"""Read a run folder: the results of a run, and its classifiers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encoder_at(path: Path) -> tuple[EncoderSpec, Params]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder: what a finished run found out, and its classifiers."""
+    """A run folder: the results of a finished run, and its classifiers."""
 
     folder: Path
 
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """All that `repper run --json` prints, and some more."""
+        """Everything that `repper run --json` prints, and more."""
         read_run_config(self.folder)
         result = read_result(self.folder)
         if result is None:
@@ -144,16 +144,17 @@ class Run:
 
     @property
     def private(self) -> PrivateStore:
-        """What clients have for themselves, if they have anything."""
+        """The private parameters of clients, if they have any."""
         return PrivateStore(training_of(self.folder) / PRIVATE, name_of(self.folder))
 
     def check_written(self, name: str, digest: str | None) -> None:
-        """Refuse a file that is not the one this run has written."""
+        """Refuse a file whose digest is not the one in the result."""
         known = self.result.get("digests", {}).get(name)
         if known not in (None, digest):
             raise RepperError(
-                f"{self.folder / name} is whole, but not the file of this run: {RESULT} beside it "
-                f"was written with another; restore it, or delete {RESULT} and resume the run"
+                f"{self.folder / name} is undamaged, but not the file that this run has written: "
+                f"its digest differs from that in {RESULT}; restore it, or delete {RESULT} and "
+                f"resume the run"
             )
 
     def head(self, client: int) -> SavedHead:
@@ -165,7 +166,7 @@ class Run:
 
     @property
     def stages_and_holds(self) -> tuple[tuple[Stage, ...], tuple[Holds, ...]]:
-        """The stages that the run has gone through, and who held what in each."""
+        """The stages of the run, and which parameters were shared and private in each."""
         config, (spec, _) = self.config, self.encoder
         stages = build_stages(config)
         networks = [
@@ -179,7 +180,7 @@ class Run:
         return read_rounds(self.folder)
 
     def after_rounds(self, key: str) -> dict[int, float]:
-        """What was measured after rounds, by round: `accuracy` (of clients), `knn` or `loss`.
+        """Measurements after rounds, by round: `accuracy` (of clients), `knn` or `loss`.
 
         A round in which all take part, as of `local`, counts as the rounds it stands for.
         """
@@ -193,7 +194,7 @@ class Run:
         return {number: value for number, value in found.items() if value is not None}
 
     def _own_encoder(self, client: int) -> Params:
-        """The encoder that is this client's alone; empty where all use the common one."""
+        """The client's own encoder; empty where all clients use the common encoder."""
         number = self.result["chosen_round"]
         stages, holds = self.stages_and_holds
         if not any(one.own_encoders for one in holds):

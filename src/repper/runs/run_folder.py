@@ -91,7 +91,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def training_of(folder: Path) -> Path:
-    """The folder of the training that a run has its encoder from: its own, unless it points.
+    """The folder of the run's training: its own folder, or another one that it names.
 
     Rounds, checkpoint, private parameters and privacy ledger are there. A run that trains for
     itself alone has them beside its heads.
@@ -104,7 +104,7 @@ def training_of(folder: Path) -> Path:
     check_kinds(path, found, {"folder": str}, remedy)
     training = Path(os.path.normpath(folder / found.get("folder", "")))
     if training == folder or not (training / CONFIG).is_file():
-        raise RepperError(f"{folder} needs the training in {training}, which is gone: {remedy}")
+        raise RepperError(f"{folder} needs the training in {training}, which is missing: {remedy}")
     return training
 
 
@@ -150,7 +150,7 @@ def _holds_any(folder: Path) -> bool:
 
 
 def holds_more(folder: Path) -> bool:
-    """Whether a folder holds more than a lock, and what a crash has left of a first file."""
+    """Whether a folder holds more than a lock, and an unfinished first file."""
     if not folder.is_dir():
         return False
     return any(p.name != LOCK and not p.name.endswith(".tmp") for p in folder.iterdir())
@@ -178,7 +178,7 @@ def prepare(folder: Path, training: Path | None = None, *, overwrite: bool) -> N
 
 
 def _check_same(old: Config, new: Config, folder: Path, *, heads: bool) -> None:
-    """Refuse to go on with other settings; those of heads may be others until there are `heads`."""
+    """Refuse to resume with other settings; those of heads may change until there are `heads`."""
     compared = Config.identity if heads or new.evaluate_every else Config.training
     check_same(folder, "run", compared(old), compared(new))
 
@@ -212,11 +212,11 @@ def write_start(
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
-    """Where a run was made, and what with; empty if that is not known."""
+    """The environment of a run; empty if it is not known."""
     path = folder / ENVIRONMENT
     if not path.is_file():
         if (folder / RESULT).is_file() and (folder / PARTITION).is_file():
-            raise RepperError(f"{path} is gone: {ENVIRONMENT_REMEDY}")
+            raise RepperError(f"{path} is missing: {ENVIRONMENT_REMEDY}")
         return {}  # a site's folder has none
     found: dict[str, Any] = read_json(path, ENVIRONMENT_REMEDY)
     build(_Environment, found, path, ENVIRONMENT_REMEDY)
@@ -251,7 +251,7 @@ def training_digest(config: Config) -> str:
 
 
 def name_of_run(digests: Mapping[str, str]) -> str:
-    """What files of a run are tied to: it follows from the settings, the partition and the data.
+    """The id of a run, in each of its files: a digest of settings, partition and data.
 
     Runs that are equal have the same, and so have those which differ in their heads only.
     """
@@ -259,7 +259,7 @@ def name_of_run(digests: Mapping[str, str]) -> str:
 
 
 def name_of(folder: Path) -> str:
-    """What the files in a folder are tied to; empty if it was begun by an older version."""
+    """The run id in the files of a folder; empty if an older version began the run."""
     if not (folder / CONFIG).is_file():
         return ""
     digests = read_environment(folder).get("digests")
@@ -272,11 +272,11 @@ def _sha256(content: Mapping[str, Any]) -> str:
 
 
 def check_init(folder: Path, config: Config) -> None:
-    """Refuse a run that began with another encoder than --init has now."""
+    """Refuse to resume a run if the encoder of --init has changed."""
     before = read_environment(folder).get("init") if config.init else None
     if before is not None and before != _init_digest(config):
         raise RepperError(
-            f"{folder} was begun with another encoder than {config.init} has now: restore it, or "
+            f"the encoder in {config.init} has changed since {folder} was begun: restore it, or "
             f"choose another --out"
         )
 
@@ -294,7 +294,7 @@ def _init_digest(config: Config) -> str:
 
 
 def shift_seed(config: Config, dealing: Mapping[str, Any]) -> int:
-    """The seed of how clients' images differ: that of the run in which the clients were new.
+    """The seed of the shift: that of the run in which the clients were new.
 
     `dealing` are the settings of the partition.
     """

@@ -36,7 +36,7 @@ class Sweep:
     found: Mapping[Any, Comparison]
 
     def table(self) -> Table:
-        """Accuracy of every row (without what it chose) at every value."""
+        """Accuracy of every row (without the settings it chose) at every value."""
         key = OPTIONS[self.setting].key
         values = [Column(f"{key} {value}", beside=("difference",)) for value in self.found]
         cells = [self._column(found) for found in self.found.values()]
@@ -44,7 +44,7 @@ class Sweep:
         return Table.of(["row", *values], rows, caption=self._caption())
 
     def _rows(self) -> list[str]:
-        """The rows as they were asked for: what each chose may differ from value to value."""
+        """The rows as they were given: the settings each chose may differ from value to value."""
         return [line.asked for line in next(iter(self.found.values())).lines]
 
     def _column(self, found: Comparison) -> list[Number]:
@@ -185,7 +185,7 @@ def _at(config: Config, setting: str, value: Any, folder: Path) -> Config:
 
 
 def _check_value(config: Config, rows: Sequence[Row], seeds: int, data: Dataset | None) -> None:
-    """Refuse a value with which some run could not begin."""
+    """Refuse a value with which a run could not start."""
     data = data or load_data(config)
     for row in rows:
         row.check(config)

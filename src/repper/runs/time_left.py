@@ -1,4 +1,4 @@
-"""How much of comparisons is done, by the views of images that their trainings look at."""
+"""The progress of comparisons, measured in views of images that their trainings use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class WorkLeft:
-    """How much of the whole is still to do, from 1 at first to 0.
+    """The share of the work that remains, from 1 at first to 0.
 
     `given` is how much of what is done took no time, because trainings were taken as they were.
     `seconds` are those of the round that has just ended, and `cells` counts runs not yet begun.
@@ -76,7 +76,7 @@ def trainings_of(
     tuning: Tuning | None = None,
     images: float = 1.0,
 ) -> Iterator[Training]:
-    """Those of a comparison in the folder `config.out`, its tries among them.
+    """The trainings of a comparison in the folder `config.out`, its tries included.
 
     Rows that differ in what clients do last share one. What rows will choose is not known yet:
     they count as with their first try.
@@ -102,7 +102,7 @@ def trainings_of(
 
 
 class Work:
-    """The trainings of one or more comparisons, and how much of them is done."""
+    """The trainings of one or more comparisons, and their progress."""
 
     def __init__(self, trainings: Iterable[Training]) -> None:
         self._trainings = tuple(trainings)
@@ -113,7 +113,7 @@ class Work:
         self._trained = self._reused = False
 
     def watch(self, events: Iterable[Watched]) -> Iterator[Watched | WorkLeft]:
-        """The events of comparisons; whatever changes what is left of the whole comes after that.
+        """The events of comparisons, with a `WorkLeft` before each that changes it.
 
         What is left of a part of the whole is passed over.
         """
@@ -130,7 +130,7 @@ class Work:
             yield event
 
     def _begin(self, event: Started) -> None:
-        """Find what is left on the disk, and what of it is this run's."""
+        """Find the remaining work on the disk, and this run's share of it."""
         finished = [sum(Run(f).finished for f in one.folders) for one in self._trainings]
         self._left = sum(
             one.views for one, done in zip(self._trainings, finished, strict=True) if not done

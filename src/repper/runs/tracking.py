@@ -1,4 +1,4 @@
-"""What a run measures, shown to other programs while it goes on: TensorBoard and MLflow.
+"""Report a run's measurements to other programs while it runs: TensorBoard and MLflow.
 
 Both write to the disk only, and nothing here changes a result.
 """
@@ -39,10 +39,10 @@ class Tracker(Protocol):
     """Takes what a run measures; after every call it is on the disk."""
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """Take a line of the log."""
+        """Report a line of the log."""
 
     def finish(self, run: Run) -> None:
-        """Take the result."""
+        """Report the result."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -105,11 +105,11 @@ class _TensorBoard:
 def _tensorboard(
     folder: Path, _config: Config, done: Sequence[Mapping[str, Any]]
 ) -> Iterator[Tracker]:
-    # Only here: it takes its time, and most runs do without.
+    # Imported only here: it is slow, and most runs do not need it.
     from torch.utils.tensorboard import SummaryWriter
 
     is_new = not (folder / BOARD).exists()
-    # What an interrupted run wrote there of later rounds is void.
+    # Drop what an interrupted run has reported of later rounds.
     writer = SummaryWriter(str(folder / BOARD), purge_step=len(done) + 1)
     try:
         tracker = _TensorBoard(writer)
@@ -160,7 +160,7 @@ def _mlflow(folder: Path, config: Config, done: Sequence[Mapping[str, Any]]) -> 
 
 
 def mlflow_client(store: Path) -> MlflowClient:
-    """A client of the runs in a folder, which asks no network and tells nobody that it is used."""
+    """An MLflow client for the runs in a folder; no network, no telemetry."""
     # MLflow reads these when it is imported. The last one: it prefers a database to files.
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_ALLOW_FILE_STORE"):
         os.environ[name] = "true"
@@ -173,7 +173,7 @@ def mlflow_client(store: Path) -> MlflowClient:
 def _mlflow_run(
     client: MlflowClient, folder: Path, config: Config, finished_rounds: int
 ) -> tuple[str, int]:
-    """MLflow's run of a folder, and how many rounds it has: the one before, or a new one.
+    """MLflow's run of a folder, existing or new, and how many rounds it has.
 
     MLflow can neither change a parameter nor take a round back; then the run is a new one.
     """

@@ -1,4 +1,4 @@
-"""A trial of the user's own code before a run begins, on images of nobody.
+"""A trial of the user's own code before a run begins, on random images.
 
 A mistake in a head, or in the method of a second stage, would otherwise show only when the encoder
 is trained; and a run is not resumed with other code.
@@ -28,7 +28,7 @@ IMAGES = 8
 
 
 def try_out(work: Work, rule: Rule) -> None:
-    """Let one client with a few random images do a round of every stage, and all its heads."""
+    """Let one client with a few random images do a round of every stage, and fit every head."""
     images = _noise(work)
     rows = np.arange(IMAGES)
     stages = tuple(

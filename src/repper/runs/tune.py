@@ -28,7 +28,7 @@ TUNING = "tuning"
 EVERY = "every"
 TRIES = "tries"
 MOST_SEEDS = 1000
-"""Of a comparison; those of its tuning come after them."""
+"""Maximum number of seeds of a comparison; tuning uses the seeds after them."""
 Try = dict[str, Any]
 
 
@@ -40,10 +40,12 @@ class Tuning(Settled):
     `tries`. The fields below are those of the file's table `[tuning]`.
     """
 
-    seeds: int = setting(1, "seeds of every try", least=1, most=MOST_SEEDS)
-    share: float = setting(0.2, "share of the training images set apart", above=0, most=0.5)
-    tries: int | None = setting(None, "tries of a row, drawn from its combinations", least=1)
-    rounds: int | None = setting(None, "rounds of a try, if not those of the table", least=1)
+    seeds: int = setting(1, "number of seeds per try", least=1, most=MOST_SEEDS)
+    share: float = setting(0.2, "share of the training images held out", above=0, most=0.5)
+    tries: int | None = setting(
+        None, "number of tries per row, drawn from its combinations", least=1
+    )
+    rounds: int | None = setting(None, "rounds per try (default: those of the comparison)", least=1)
     grids: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def tries_of(self, rows: Sequence[Row], config: Config) -> dict[Row, list[Row]]:
@@ -86,11 +88,11 @@ class Tuning(Settled):
         return found
 
     def setting_apart(self, config: Config, folder: Path, data: Dataset) -> tuple[Config, Dataset]:
-        """The settings and images of the tries: nothing of the test images is among them."""
+        """The settings and images of the tries, without test images."""
         if config.partition.endswith(".json"):
             raise RepperError(
-                "--tune deals a part of the training images anew, which a manifest cannot: name "
-                "the kind of --partition"
+                "--tune needs a new partition of a part of the training images, and a manifest "
+                "fixes the old one: give --partition a kind instead of a manifest"
             )
         settings = self.config_of_tries(config, folder)
         return settings, set_apart(data, self.share, stream(config.seed, Purpose.TUNING))
@@ -116,7 +118,7 @@ class Tuning(Settled):
                 raise unknown("table in the tuning file", name, known)
 
     def _tries(self, row: Row) -> Iterator[Try]:
-        """The tries of a row: a table of its own adds to, and wins over, wider ones."""
+        """The tries of a row: its own table adds to more general ones, and overrides them."""
         merged: dict[str, Any] = {}
         for name in tables_of(row):
             merged |= _named(self.grids.get(name, {}), name)
@@ -136,17 +138,17 @@ class Tuning(Settled):
                 yield dict(zip(grid, values, strict=True)) | own
 
     def _drawn(self, row: Row, tries: list[Try], seed: int) -> list[Try]:
-        """As many of the tries as were asked for, at random; the order stays."""
+        """Draw the requested number of tries at random, in their order."""
         if self.tries is None or self.tries > len(tries):
             raise RepperError(f"{row.name} has {len(tries)} combinations, not {self.tries} to try")
-        # The place of a row must not matter, only its name.
+        # The draw depends on the row's name, not on its position.
         key = [*row.name.encode()]
         random = stream(seed, Purpose.TUNING, *key)
         return [tries[i] for i in sorted(random.choice(len(tries), self.tries, replace=False))]
 
 
 def tables_of(row: Row) -> tuple[str, ...]:
-    """The tables of a tuning file that are about a row, the widest first."""
+    """The tables of a tuning file that apply to a row, the most general first."""
     return EVERY, row.method.rpartition(":")[2], row.name
 
 
@@ -173,7 +175,7 @@ def read_tuning(given: Path | Mapping[str, Any]) -> Tuning:
             one = next(iter(METHODS))
             raise RepperError(
                 f"{where} takes tables of settings to try, such as [{EVERY}] or [{one}], but "
-                f"{name} is none"
+                f"{name} is not a table"
             )
     own = dict(tables.pop(TUNING, {}))
     known = ("seeds", "share", TRIES, "rounds")
@@ -186,7 +188,7 @@ def read_tuning(given: Path | Mapping[str, Any]) -> Tuning:
 
 
 def choose(tries: Mapping[Row, Sequence[Row]], found: Comparison) -> list[Row]:
-    """Each row with the settings of its best try; of equal ones the first."""
+    """Each row with the settings of its best try; of equally good tries the first."""
     accuracy = {line.row: line.accuracy for line in found.lines}
     return [
         replace(

@@ -1,4 +1,4 @@
-"""FedAdam and FedYogi: the server takes adaptive steps along what clients have moved."""
+"""FedAdam and FedYogi: the server takes adaptive steps along the clients' mean update."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adaptive(Rule):
-    """Reddi et al. 2021, Algorithm 2: m and v of the mean move d; w = w + lr m / (sqrt(v) + tau).
+    """Reddi et al. 2021, Algorithm 2: m and v of the mean update d; w = w + lr m / (sqrt(v) + tau).
 
-    As there, nothing corrects for the start, and v begins at tau^2. Our reading: batch norm's
+    As there, no bias correction, and v begins at tau^2. Our reading: batch norm's
     running statistics are no weights that descend; they are the mean.
     """
 
-    server_lr: float = setting(0.01, "step of the server", above=0, most=1e6)
+    server_lr: float = setting(0.01, "learning rate of the server", above=0, most=1e6)
     server_beta1: float = setting(
-        0.9, "how much the server keeps of earlier moves", least=0, most=0.9999
+        0.9, "decay rate of the first moment of the mean update", least=0, most=0.9999
     )
     server_beta2: float = setting(
-        0.99, "how much the server keeps of earlier squared moves", least=0, most=0.9999
+        0.99, "decay rate of the second moment of the mean update", least=0, most=0.9999
     )
-    server_tau: float = setting(1e-3, "how little counts as a move", above=0, most=1e6)
+    server_tau: float = setting(
+        1e-3, "added to the denominator of the server's step, for stability", above=0, most=1e6
+    )
 
     def init(self, weights: Params) -> Params:
         trained = {name: tensor for name, tensor in weights.items() if not is_statistic(name)}
@@ -56,7 +58,7 @@ class Adaptive(Rule):
 
     @abstractmethod
     def second(self, before: Tensor, square: Tensor) -> Tensor:
-        """The second moment after a round whose mean move has this square."""
+        """The second moment after a round whose mean update has this square."""
 
 
 @final

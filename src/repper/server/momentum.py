@@ -1,4 +1,4 @@
-"""FedAvgM: the server keeps a momentum."""
+"""FedAvgM: server momentum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FedAvgM(Rule):
     Our reading: batch norm's running statistics are no weights that descend; they are the mean.
     """
 
-    server_lr: float = setting(1.0, "step of the server", above=0, most=1e6)
+    server_lr: float = setting(1.0, "learning rate of the server", above=0, most=1e6)
     server_momentum: float = setting(0.9, "momentum of the server", least=0, most=0.9999)
 
     def init(self, weights: Params) -> Params:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class NoisedMean(Rule):
-    """McMahan et al. 2018 (DP-FedAvg), with a fixed number of clients; then another `rule`.
+    """McMahan et al. 2018 (DP-FedAvg), with a fixed number of clients; then `rule` on the mean.
 
     The sum of updates, none of which is longer than `clip`, gets noise with the standard deviation
     `noise * clip` on every value, and is divided by the `clients` that were asked. Who gave no
@@ -54,7 +54,7 @@ class NoisedMean(Rule):
             move = vector_of(update.weights, names) - start
             total += shortened(move, self.clip) if self.clip else move
         if self.noise:
-            # Where the round begins is in it, too: no two rounds are hidden by the same noise.
+            # `about` includes the start of the round, so that no two rounds get the same noise.
             about = hashlib.sha256(start.tobytes() + total.tobytes()).digest()
             scale = self.noise * self.clip
             total += scale * gaussian(self.key, about, len(total))

@@ -1,4 +1,4 @@
-"""Rules that a few hostile clients cannot bend far.
+"""Robust rules: a few hostile clients can change the model only a little.
 
 Each needs all updates of a round in memory at once. Median, trimmed mean and Krum count clients and
 not their examples, which a hostile client can declare as it likes. Where a rule compares whole
@@ -69,7 +69,7 @@ class Counting(Robust):
 
     @abstractmethod
     def least(self, hostile: int) -> int:
-        """How many updates it takes if so many of them may be hostile."""
+        """The least number of updates that the rule needs if `hostile` of them may be hostile."""
 
     def check(self, clients: int) -> None:
         hostile = self.most_hostile(clients)
@@ -177,7 +177,7 @@ MOST_STEPS, TINY = 1000, 1e-150
 @final
 @dataclass(frozen=True)
 class NormClip(Robust):
-    """The weighted mean of updates, none of which moves farther than most (Sun et al. 2019).
+    """The weighted mean of updates, each clipped to a maximum length (Sun et al. 2019).
 
     The bound is the median length of the round's updates, times a factor, instead of a fixed
     number, which would have to be known beforehand. What a client has measured of batch norm is
@@ -185,7 +185,10 @@ class NormClip(Robust):
     """
 
     clip_factor: float = setting(
-        1.0, "longest update, in median lengths of the round's updates", above=0, most=1e6
+        1.0,
+        "maximum length of an update, as a multiple of the round's median length",
+        above=0,
+        most=1e6,
     )
 
     def combine(self, received: Params, updates: Sequence[Sent]) -> Params:
@@ -215,7 +218,7 @@ class NormClip(Robust):
 
 
 def _middle(updates: Sequence[Sent], like: Params, cut: int) -> Params:
-    """The mean of each value over clients, without so many at either end."""
+    """The mean of each value over clients, without the `cut` largest and smallest."""
     import torch
 
     found = {}

@@ -1,4 +1,4 @@
-"""A window: the mean of the last rounds' models is used, while training goes on from the last."""
+"""A window: tests and heads use the mean of the last rounds' models, training the last one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Window(Rule):
     first rounds it has as many as there were. Batch norm's statistics are averaged like weights.
     """
 
-    window: int = setting(5, "rounds whose models are averaged", least=1, most=1000)
+    window: int = setting(5, "number of last rounds whose models are averaged", least=1, most=1000)
 
     def apply(
         self, state: Params, received: Params, updates: Iterable[Sent]

@@ -1,1 +1,1 @@
-"""What changes an update on its way: transforms that hide or shorten it, and attacks."""
+"""Changes of updates before they are sent: transforms (clip, noise, rounding) and attacks."""

@@ -1,4 +1,4 @@
-"""What hostile clients do, in order to measure what it costs and what a server rule saves.
+"""Attacks of hostile clients, to measure their damage and how far a server rule prevents it.
 
 An attacker knows what any client knows: its own images and what the server sends. It poisons its
 images before it trains (`poison`), or changes its update before it sends it (`__call__`), running
@@ -45,30 +45,34 @@ class Attack(Transform, ABC):
     )
 
     def check(self, classes: int) -> None:
-        """Refuse images of so many classes if the attack cannot work on them."""
+        """Refuse data with this number of classes if the attack cannot work on it."""
 
     def poison(
         self, images: Tensor, labels: Tensor, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """What an attacker trains on, made of its images and labels."""
+        """The images and labels that an attacker trains on, made from its own."""
         return images, labels
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
-        """What an attacker sends, made of what it has trained."""
+        """The parameters that an attacker sends, made from those it has trained."""
         return params
 
 
 @final
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Labels become other ones, drawn at random for every image.
+    """Labels are replaced by other classes, drawn at random for every image.
 
     To exchange whole classes would be the usual way (Biggio et al. 2012), but RepPer's loss asks
     only which labels are equal, and would not notice.
     """
 
     strength: float = setting(
-        1.0, "share of the labels that are false", above=0, most=1, flag="attack_strength"
+        1.0,
+        "share of labels that are replaced by false ones",
+        above=0,
+        most=1,
+        flag="attack_strength",
     )
 
     def check(self, classes: int) -> None:
@@ -108,7 +112,7 @@ class SignFlip(Stretch):
     """The update points the other way (Li et al. 2019, "RSA"), and is longer."""
 
     strength: float = setting(
-        10.0, "how many times as long the turned update is", above=0, most=1e6,
+        10.0, "factor on the length of the reversed update", above=0, most=1e6,
         flag="attack_strength",
     )  # fmt: skip
 
@@ -123,7 +127,7 @@ class Scale(Stretch):
     """The update is longer, so that it decides the mean (Bagdasaryan et al. 2020)."""
 
     strength: float = setting(
-        10.0, "how many times as long the update is", above=0, most=1e6, flag="attack_strength"
+        10.0, "factor on the length of the update", above=0, most=1e6, flag="attack_strength"
     )
 
     @property
@@ -140,8 +144,8 @@ class Noise(Attack):
     """
 
     strength: float = setting(
-        10.0, "how many times as long as its update a client's noise is", above=0, most=1e6,
-        flag="attack_strength",
+        10.0, "length of the noise, as a multiple of the length of the client's update", above=0,
+        most=1e6, flag="attack_strength",
     )  # fmt: skip
 
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
@@ -160,17 +164,18 @@ class Noise(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """A white square in some images, which are then of one class (Gu et al. 2017, "BadNets").
+    """A white square in some images, which get one class as label (Gu et al. 2017, "BadNets").
 
     A model that learns it answers with this class wherever it sees the square. Apart from
     that it is to work well, so nobody notices.
     """
 
     strength: float = setting(
-        0.5, "share of its images that a client marks", above=0, most=1, flag="attack_strength"
-    )
+        0.5, "share of an attacker's images that get the mark", above=0, most=1,
+        flag="attack_strength",
+    )  # fmt: skip
     target: int = setting(
-        0, "number of the class that marked images are given", least=0, flag="attack_target"
+        0, "number of the class that marked images get as label", least=0, flag="attack_target"
     )
 
     def check(self, classes: int) -> None:
@@ -239,7 +244,7 @@ def choose_hostile(attack: Attack, clients: Sequence[int], seed: int) -> Hostile
 
 
 def _some(count: int, share: float, random: Generator) -> Tensor:
-    """Which of so many are among a share of them, rounded up, drawn at random."""
+    """A mask of a share (rounded up) of `count` places, drawn at random."""
     import torch
 
     chosen = torch.zeros(count, dtype=torch.bool)

@@ -23,9 +23,9 @@ class Transform(Settled, ABC):
     """
 
     wire: ClassVar[str] = "float32"
-    """The kind of numbers that hold what it gives without loss."""
+    """The number format that holds the changed parameters without loss."""
     silent: ClassVar[bool] = False
-    """Whether a client that uses it does not tell its mean loss either."""
+    """Whether clients that use this transform also keep their mean loss back."""
 
     @abstractmethod
     def __call__(self, params: Params, received: Params, seed: int) -> Params:
