@@ -128,5 +128,5 @@ def test_a_robust_rule_or_a_second_vector_is_refused_before_sites_are_asked(
 
 def test_a_site_takes_these_settings_but_no_budget():
     check_allowed({"clip": 1.0, "noise": 1.0, "noise_at": "site", "delta": 0.1})
-    with pytest.raises(RepperError, match="does not take epsilon"):
+    with pytest.raises(RepperError, match="does not let a server set epsilon"):
         check_allowed({"epsilon": 1.0})

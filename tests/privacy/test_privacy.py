@@ -373,10 +373,10 @@ def test_heads_of_one_training_have_one_ledger(tmp_path):
         ("--clip 1 --noise 1 --delta 0.01 --norm group --method local", "send nothing"),
         ("--clip 1 --noise 1 --delta 0.01 --norm group --method central", "send nothing"),
         ("--clip 1 --noise 1 --delta 0.01 --norm group --server median", "compares single updates"),
-        ("--clip 1 --noise 1 --delta 0.01 --norm group --max-weight 0.5", "weigh the same"),
+        ("--clip 1 --noise 1 --delta 0.01 --norm group --max-weight 0.5", "all clients have the same weight"),
         (
             "--clip 1 --noise 1 --delta 0.01 --norm group --validation 0.1 --evaluate-every 1",
-            "would tell what the noise hides",
+            "would reveal what the noise hides",
         ),
         (
             "--clip 1 --noise 1 --delta 0.01 --norm group --epsilon 0.01",

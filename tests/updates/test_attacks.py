@@ -225,7 +225,7 @@ def test_rows_have_attacks_of_their_own(digits, tmp_path):
     assert len(hostile[0]) == 3
     assert comparison.lines[1].backdoor == runs[names[1]][0].result["attack"]["success"]
     assert comparison.lines[0].backdoor is comparison.lines[2].backdoor is None
-    assert "scores are those of the honest ones" in comparison.caption()
+    assert "scores are those of the honest clients" in comparison.caption()
 
 
 def test_newcomers_of_an_attacked_run_are_not_attacked(found, tmp_path):
