@@ -22,7 +22,7 @@ from repper.basics.seeds import Purpose, stream
 from repper.data.dataset import set_apart
 from repper.data.partition import read_partition
 from repper.encoders.encoder import features_of, read_encoder
-from repper.heads.prior import log_prior
+from repper.heads.class_frequencies import log_prior
 from repper.runs.build import load_data
 
 ROUNDS, DECAY, SMOOTHING = 15, 0.003, 0.5

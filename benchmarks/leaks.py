@@ -33,7 +33,7 @@ from repper.data.dataset import Dataset, Split
 from repper.data.partition import Rows
 from repper.engines.engine import one_thread
 from repper.methods import Training
-from repper.server.rounds import federate
+from repper.server.round_loop import federate
 from repper.updates.transforms import Transform
 
 Pixels = list[list[int]]

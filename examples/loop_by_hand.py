@@ -14,7 +14,7 @@ from repper.heads.personalize import FitHead, Personalizers
 from repper.methods import Stage, Training
 from repper.methods.fedavg import FedProx
 from repper.server import RULES
-from repper.server.rounds import begin_anew, federate
+from repper.server.round_loop import begin_anew, federate
 
 
 def main(rounds: int = 5) -> float:

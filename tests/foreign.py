@@ -46,7 +46,7 @@ from repper.edge.unknown import Unknown, read_unknown
 from repper.heads.scores import summarize
 from repper.personal.album import Album, read_album
 from repper.runs.result import read_result, read_scores
-from repper.runs.rounds import read_rounds
+from repper.runs.round_log import read_rounds
 from repper.settings.config import Config
 from repper.settings.config_file import read_config
 

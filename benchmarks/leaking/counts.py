@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from leaking.victim import Fleet
-from repper.server.rounds import Served
+from repper.server.round_loop import Served
 
 Shares = NDArray[np.float64]
 DEEP = 20.0

@@ -22,10 +22,10 @@ from repper.heads import HEADS
 from repper.heads.personalize import FitHead, Personalizers
 from repper.heads.settings import CommonSettings
 from repper.methods import METHODS, Stage, Training
-from repper.methods.common import common_stage
+from repper.methods.common_head import common_stage
 from repper.methods.network import holdings
 from repper.server import Mean
-from repper.server.rounds import Served, begin, begin_anew, federate
+from repper.server.round_loop import Served, begin, begin_anew, federate
 from repper.updates.transforms import Transform
 
 SECRET = 0x5EC4E7

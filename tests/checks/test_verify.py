@@ -31,7 +31,7 @@ from repper.cli.results import print_results
 from repper.edge.model_folder import EncoderNotes, InputNotes, ModelNotes, read_model
 from repper.engines.private import PrivateStore
 from repper.runs.comparison_table import Comparison, Line
-from repper.runs.rounds import read_rounds, read_served
+from repper.runs.round_log import read_rounds, read_served
 from repper.runs.run_folder import name_of
 
 SETTINGS = {

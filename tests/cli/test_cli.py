@@ -15,8 +15,8 @@ from repper.cli.tables import console_for_results, print_table
 from repper.methods import METHODS
 from repper.runs.execute import RoundDone, Started
 from repper.runs.plan import plan
-from repper.runs.rounds import Checkpoint
-from repper.server.rounds import Served
+from repper.runs.round_log import Checkpoint
+from repper.server.round_loop import Served
 from repper.settings.config import OPTIONS, Config
 
 ACCURACY = {

@@ -11,7 +11,7 @@ from repper.basics.errors import RepperError
 from repper.basics.seeds import Purpose, stream, torch_seed
 from repper.data import Dataset, Split
 from repper.data.partition import KINDS, Partition, read_partition, split
-from repper.server.rounds import choose_cohort
+from repper.server.round_loop import choose_cohort
 
 
 @given(

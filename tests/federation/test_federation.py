@@ -25,7 +25,7 @@ from repper.encoders.encoder import read_encoder
 from repper.engines.engine import one_thread
 from repper.engines.private import PrivateStore
 from repper.flower.site import Site
-from repper.runs.rounds import read_rounds
+from repper.runs.round_log import read_rounds
 
 from .conftest import CLASSES, SITES, Federation, Process, command, result, until
 

@@ -21,7 +21,7 @@ from repper.flower import server, wire
 from repper.flower.grid_engine import Patience
 from repper.flower.server import Federation, _too_heavy, run_federation
 from repper.flower.site import Site
-from repper.runs.rounds import read_rounds
+from repper.runs.round_log import read_rounds
 
 from .nodes import CLASSES, CONFIG, Home, Nodes, away, in_turn
 

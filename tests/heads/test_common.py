@@ -12,7 +12,7 @@ from repper.data import Dataset, Split
 from repper.data.partition import read_partition
 from repper.edge.saved_head import read_head
 from repper.encoders.encoder import features_of, read_encoder
-from repper.methods.common import CommonHead
+from repper.methods.common_head import CommonHead
 from repper.runs.execute import RoundDone, execute
 
 SETTINGS = {

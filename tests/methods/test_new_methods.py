@@ -23,7 +23,7 @@ from repper.methods.network import build_network
 from repper.methods.scaffold import Scaffold
 from repper.runs.plan import plan
 from repper.server import Mean
-from repper.server.rounds import Served, settle
+from repper.server.round_loop import Served, settle
 from repper.settings.config import Config
 
 

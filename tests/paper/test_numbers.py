@@ -8,8 +8,8 @@ from repper.paper import EXPERIMENTS
 from repper.paper.claims import Finding, Numbers, claims_of
 from repper.paper.experiment import PAPER, SMALL, Panel
 from repper.paper.panels import PanelResult, panel_config
+from repper.paper.printed import FEDAVG, FEDAVG_TUNED, FEDREP, REPPER, REPPER_AS_PRINTED
 from repper.paper.side_by_side import number_table, order_table
-from repper.paper.tables import FEDAVG, FEDAVG_TUNED, FEDREP, REPPER, REPPER_AS_PRINTED
 from repper.runs.compare import rows_of
 from repper.runs.comparison_table import Line
 from repper.runs.row import Row

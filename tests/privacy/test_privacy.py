@@ -21,7 +21,7 @@ import repper as api
 from conftest import make_dataset
 from repper.basics.documents import read_json, write_json
 from repper.basics.errors import RepperError
-from repper.methods.common import CommonHead
+from repper.methods.common_head import CommonHead
 from repper.privacy import SITE, Privacy
 from repper.privacy.accountant import ORDERS, Release, epsilon, noise_for, within
 from repper.privacy.gaussian import gaussian, key_of_seed

@@ -24,9 +24,9 @@ from repper.basics.params import save_params
 from repper.edge import read_head
 from repper.encoders.encoder import EncoderSpec, read_encoder
 from repper.runs import run_folder
-from repper.runs.rounds import Checkpoint, read_checkpoint, read_chosen, write_round
+from repper.runs.round_log import Checkpoint, read_checkpoint, read_chosen, write_round
 from repper.runs.run_folder import CHECKPOINT, locked
-from repper.server.rounds import Served
+from repper.server.round_loop import Served
 
 SETTINGS = {
     "clients": 4,

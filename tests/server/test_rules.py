@@ -16,7 +16,7 @@ from repper.methods.fedavg import FedAvg
 from repper.server import RULES, Mean, Rule, Sent, mean_of
 from repper.server.adaptive import FedAdam, FedYogi
 from repper.server.momentum import FedAvgM
-from repper.server.rounds import Served, settle
+from repper.server.round_loop import Served, settle
 from repper.server.window import Window
 
 W, STATISTIC = "encoder.0.weight", "encoder.1.running_var"

@@ -10,7 +10,7 @@ from repper.basics.params import digest
 from repper.engines.pool import PoolEngine
 from repper.engines.serial import SerialEngine
 from repper.runs.plan import plan
-from repper.server.rounds import federate
+from repper.server.round_loop import federate
 from repper.settings.config import Config
 from repper.updates.transforms import Float16, Transform
 

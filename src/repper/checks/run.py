@@ -32,10 +32,10 @@ from repper.runs.compare import SETTINGS as COMPARISON
 from repper.runs.comparison_table import TABLE, Comparison
 from repper.runs.environment import SAME_DIGITS, code_digest, environment
 from repper.runs.result import digest_of_all, read_common, read_curves, read_result
-from repper.runs.rounds import check_private, read_chosen, read_rounds, read_served
+from repper.runs.round_log import check_private, read_chosen, read_rounds, read_served
 from repper.runs.row import Row
 from repper.runs.run import Run
-from repper.server.rounds import Served
+from repper.server.round_loop import Served
 from repper.settings.config import Config
 from repper.settings.config_file import read_config
 

@@ -25,7 +25,7 @@ from repper.engines.task import Work
 from repper.flower import wire
 from repper.flower.replies import SMALL, Replies, Size, patiently, replies_of, size_of
 from repper.methods.network import Holds, holdings, to_send
-from repper.server.rounds import check
+from repper.server.round_loop import check
 
 PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.05, 1.0, 40
 """Seconds between two polls for answers; the pause grows by a fortieth of the elapsed time."""

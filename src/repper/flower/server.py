@@ -39,7 +39,7 @@ from repper.flower.grid_engine import (
 )
 from repper.flower.replies import Replies, patiently, replies_of
 from repper.flower.site import spec_of_sites, travelling
-from repper.methods.common import common_stages
+from repper.methods.common_head import common_stages
 from repper.methods.network import Holds, holdings
 from repper.methods.stage import cohort_size
 from repper.privacy import SITE
@@ -57,7 +57,7 @@ from repper.runs.plan import (
     make_work,
     settled,
 )
-from repper.runs.rounds import read_rounds
+from repper.runs.round_log import read_rounds
 from repper.settings.config import Config
 from repper.settings.things import KINDS_OF_THINGS
 

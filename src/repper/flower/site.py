@@ -36,7 +36,7 @@ from repper.engines.private import PrivateStore
 from repper.flower.allowed import MOST, TRAVELS, check_allowed
 from repper.heads.personalize import NEED_COMMON
 from repper.heads.scores import summarize
-from repper.methods.common import common_stages
+from repper.methods.common_head import common_stages
 from repper.methods.stage import stage_at
 from repper.privacy import SITE
 from repper.privacy.accountant import Release

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from repper.basics.errors import RepperError
 from repper.edge.saved_head import Array, SavedHead, unit_rows
 from repper.heads import HEADS
-from repper.heads.prior import log_prior
+from repper.heads.class_frequencies import log_prior
 
 if TYPE_CHECKING:
     from repper.heads.batched import LinearLayer
@@ -127,7 +127,7 @@ class TuneCommon(Personalizer):
     needs_common = True
 
     def begin(self, client: HeadInputs) -> Head:
-        from repper.heads.pulled import PulledHead
+        from repper.heads.common_and_personal import PulledHead
 
         return PulledHead(smoothing=self.smoothing, start=_trained(COMMON_TUNED, client))
 

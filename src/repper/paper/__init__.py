@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repper.paper import tables
+from repper.paper import printed
 from repper.paper.experiment import Experiment
 
 EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
-    "table1": tables.table1,
-    "table2": tables.table2,
-    "table3": tables.table3,
-    "table4": tables.table4,
-    "new-clients": tables.new_clients,
-    "gradients": tables.gradients,
-    "figures": tables.figures,
+    "table1": printed.table1,
+    "table2": printed.table2,
+    "table3": printed.table3,
+    "table4": printed.table4,
+    "new-clients": printed.new_clients,
+    "gradients": printed.gradients,
+    "figures": printed.figures,
 }

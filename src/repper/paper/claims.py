@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from repper.paper.experiment import Panel, paper_row
-from repper.paper.tables import (
+from repper.paper.printed import (
     FEDAVG,
     FEDPROX,
     FEDREP,

@@ -29,7 +29,7 @@ from repper.figures.plots import STYLE, bubbles, curve, save
 from repper.heads.scores import Score
 from repper.paper.gradients import Measured
 from repper.runs.plan import make_work
-from repper.runs.rounds import read_trained
+from repper.runs.round_log import read_trained
 from repper.runs.run import Run
 from repper.runs.run_folder import PARTITION
 

@@ -32,7 +32,7 @@ from repper.heads.scores import head_classes, tail_classes
 from repper.methods.losses import SupConForm
 from repper.methods.network import build_network
 from repper.methods.repper import RepPer
-from repper.runs.rounds import read_trained
+from repper.runs.round_log import read_trained
 from repper.runs.run import Run
 from repper.runs.run_folder import PARTITION
 

@@ -20,7 +20,7 @@ from repper.paper.experiment import Panel, Settings
 from repper.paper.findings import Extra
 from repper.paper.gradients import measure_run
 from repper.paper.panels import cells_of, without
-from repper.paper.tables import BUBBLES
+from repper.paper.printed import BUBBLES
 from repper.runs import run_folder
 from repper.runs.build import load_data
 from repper.runs.comparison_table import interval

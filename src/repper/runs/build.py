@@ -29,7 +29,7 @@ from repper.heads.personalize import (
     UseCommon,
 )
 from repper.heads.settings import CommonSettings
-from repper.methods.common import common_stage
+from repper.methods.common_head import common_stage
 from repper.methods.stage import Stage, Training, cohort_size
 from repper.runs.budget import within_budget
 from repper.settings.config import Config

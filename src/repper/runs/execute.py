@@ -35,7 +35,7 @@ from repper.runs import run_folder
 from repper.runs.attacked import attack_facts
 from repper.runs.plan import Plan, plan
 from repper.runs.result import read_result, write_common, write_result
-from repper.runs.rounds import (
+from repper.runs.round_log import (
     Checkpoint,
     check_private,
     go_back,
@@ -48,7 +48,7 @@ from repper.runs.rounds import (
 )
 from repper.runs.run import Run
 from repper.runs.tracking import open_trackers
-from repper.server.rounds import Round, Served, federate
+from repper.server.round_loop import Round, Served, federate
 from repper.settings.config import Config
 
 

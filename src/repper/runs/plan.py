@@ -27,7 +27,7 @@ from repper.encoders.encoder import EncoderSpec
 from repper.encoders.published import Published, is_published, pixels_of
 from repper.engines.engine import Personal
 from repper.engines.task import Work
-from repper.methods.common import common_stages
+from repper.methods.common_head import common_stages
 from repper.methods.method import phases_of
 from repper.methods.network import Holds, Network, first_kept, first_received, holdings, to_send
 from repper.methods.stage import Stage, cohort_size, rounds_of, stage_at
@@ -45,14 +45,14 @@ from repper.runs.build import (
     load_data,
 )
 from repper.runs.result import read_common
-from repper.runs.rounds import check_private
+from repper.runs.round_log import check_private
 from repper.runs.run import Run, encoder_at
 from repper.runs.tracking import check_trackers
 from repper.runs.trial import try_out
 from repper.server import Mean, Rule
 from repper.server.noised import NoisedMean
 from repper.server.robust import Robust
-from repper.server.rounds import Limits, Served, begin
+from repper.server.round_loop import Limits, Served, begin
 from repper.settings.config import Config, check_known
 from repper.updates.attacks import Hostile, choose_hostile
 from repper.updates.transforms import Float16, HideUpdate, Transform

@@ -14,11 +14,11 @@ from repper.basics.tensor_files import check_ties, read_notes
 from repper.data.dataset import Dataset
 from repper.data.partition import read_partition
 from repper.engines.private import PrivateStore
-from repper.methods.common import CommonHead
+from repper.methods.common_head import CommonHead
 from repper.methods.stage import Stage, rounds_of
 from repper.privacy.ledger import copy_ledger
 from repper.runs.plan import plan
-from repper.runs.rounds import check_private, read_rounds, stage_checkpoint, write_rounds
+from repper.runs.round_log import check_private, read_rounds, stage_checkpoint, write_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import (
     CHECKPOINT,

@@ -26,7 +26,7 @@ from repper.methods.stage import Stage
 from repper.personal.fit import fit_unknown
 from repper.runs.build import build_stages, load_data
 from repper.runs.result import read_curves, read_result, read_scores, refuse_sites
-from repper.runs.rounds import check_private, read_rounds
+from repper.runs.round_log import check_private, read_rounds
 from repper.runs.run_folder import (
     ENCODER,
     HEADS,

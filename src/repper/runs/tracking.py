@@ -18,7 +18,7 @@ import numpy as np
 from repper.basics.documents import read_json, write_json
 from repper.basics.errors import missing_extra
 from repper.basics.files import lock_file
-from repper.runs.rounds import read_rounds
+from repper.runs.round_log import read_rounds
 from repper.runs.run import Run
 from repper.runs.run_folder import BOARD, MLFLOW_RUN
 from repper.settings.config import Config

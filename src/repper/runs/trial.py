@@ -22,7 +22,7 @@ from repper.engines.task import Work
 from repper.heads.personalize import Personalizers
 from repper.methods.network import holdings
 from repper.server import Rule
-from repper.server.rounds import begin, federate
+from repper.server.round_loop import begin, federate
 
 IMAGES = 8
 

@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 import repper as api
 from conftest import make_dataset
 from repper.edge.saved_head import read_head
-from repper.heads.prior import log_prior
-from repper.heads.pulled import ALONE, PULLS, PulledHead, residuals
+from repper.heads.class_frequencies import log_prior
+from repper.heads.common_and_personal import ALONE, PULLS, PulledHead, residuals
 
 QUICK = {
     "clients": 4, "epochs": 1, "width": 0.25, "participation": 0.5, "engine": "serial",

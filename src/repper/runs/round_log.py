@@ -24,7 +24,7 @@ from repper.methods.network import Holds
 from repper.methods.stage import Stage, stage_at
 from repper.runs.result import read_result
 from repper.runs.run_folder import CHECKPOINT, PRIVATE, RESULT, ROUNDS, name_of, training_of
-from repper.server.rounds import Served
+from repper.server.round_loop import Served
 
 CHOSEN = "chosen-{}.safetensors"
 STAGE = "before-stage-{}.safetensors"

@@ -20,8 +20,8 @@ from repper.basics.errors import RepperError
 from repper.basics.options import check_fields
 from repper.edge.saved_head import Array
 from repper.heads.batched import LinearLayer
+from repper.heads.class_frequencies import log_prior
 from repper.heads.head import Fitted, Head
-from repper.heads.prior import log_prior
 
 Labels = NDArray[np.int64]
 FOLDS = 5

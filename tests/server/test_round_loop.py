@@ -7,8 +7,15 @@ from repper.engines.engine import Absent, Engine, Update
 from repper.methods.fedavg import FedAvg
 from repper.methods.stage import Stage
 from repper.server import Mean
-from repper.server import rounds as module
-from repper.server.rounds import Limits, Served, choose_cohort, federate, in_cohort_order, settle
+from repper.server import round_loop as module
+from repper.server.round_loop import (
+    Limits,
+    Served,
+    choose_cohort,
+    federate,
+    in_cohort_order,
+    settle,
+)
 
 
 class Counting(Engine):
