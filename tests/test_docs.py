@@ -51,3 +51,27 @@ def test_every_example_is_listed():
     text = (ROOT / "examples/README.md").read_text()
     files = {path.name for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".toml")}
     assert files == set(re.findall(r"^\| \[(\w+\.\w+)\]\(", text, re.M))
+
+
+def named_files():
+    """Files and packages that the pages and the pictures of the architecture name."""
+    for page in PAGES:
+        if page.name != "CHANGELOG.md" and "results" not in page.parts:
+            for name in re.findall(r"`([\w-]+/[\w/.-]*\.py)`", page.read_text()):
+                yield page.name, name
+    for picture in (ROOT / "docs").glob("architecture-*.svg"):
+        for text in re.findall(r'class="file"[^>]*>([^<]*)<', picture.read_text()):
+            for name in re.findall(r"\b[\w/]+\.py\b|\b\w+/(?!\w)", text):
+                yield picture.name, name
+
+
+def test_files_that_pages_name_are_there():
+    found = list(named_files())
+    assert len(found) > 60
+    places = (ROOT, ROOT / "src" / "repper", ROOT / "docs")
+    gone = [
+        one
+        for one in found
+        if one[1] != "checkpoint/" and not any((place / one[1]).exists() for place in places)
+    ]
+    assert gone == []
