@@ -153,7 +153,7 @@ def test_few_photos_are_worth_a_note(repper, photos, place):
     said = answer(done)
     assert said["photos"] == {"0": 1, "1": 3, "4": 15, "6": 15}
     assert [note.split(":")[0] for note in said["notes"]] == [
-        "class '0' has one photo",
+        "class '0' has one photo, so its accuracy cannot be measured",
         "class '1' has only 3 photos",
         "class '4' has 15 photos and '0' 1",
     ]

@@ -40,7 +40,7 @@ def test_a_folder_with_something_of_ones_own_is_never_replaced(
         (model / strange).mkdir()
     before = {path.name for path in model.iterdir()}
     command = ("personalize", "--encoder", place / "encoder.onnx", "--images", photos)
-    refused(repper(*command, "--out", model, "--overwrite"), strange, "is none")
+    refused(repper(*command, "--out", model, "--overwrite"), strange, "is not a model folder")
     assert {path.name for path in model.iterdir()} == before
     assert repper("add", model, "--images", place / "more").returncode == 0
     assert (model / strange).exists()
