@@ -154,3 +154,15 @@ def test_folders_of_earlier_versions_are_read(tmp_path, old, trackers):
     file = tmp_path / "config.toml"
     file.write_text(f"tensorboard = {old}\n")
     assert Config(**read_config(file)).trackers == trackers
+
+
+def test_a_tracker_that_fails_is_one_sentence(tmp_path):
+    """Here MLflow's experiment was deleted; without MLflow the run can be resumed."""
+    settings = {"rounds": 1, "epochs": 1, "clients": 4, "width": 0.25, "knn": 0, "engine": "serial"}
+    api.run("digits", method="fedavg", track="mlflow", out=tmp_path / "a", **settings)
+    client = tracking.mlflow_client(tmp_path / "mlruns")
+    client.delete_experiment(client.get_experiment_by_name("repper").experiment_id)
+    with pytest.raises(RepperError, match=r"--track mlflow failed: .*add --resume"):
+        api.run("digits", method="fedavg", track="mlflow", out=tmp_path / "b", **settings)
+    run = api.run("digits", method="fedavg", out=tmp_path / "b", resume=True, **settings)
+    assert run.result["rounds"] == 1

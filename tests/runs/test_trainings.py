@@ -193,3 +193,51 @@ def test_a_training_that_no_row_points_to_can_go(folder):
     assert (left.path, left.why) == (training, "a training that no run uses")
     clear([left])
     assert [path.name.partition("-")[0] for path in (folder / "trainings").iterdir()] == ["fedavg"]
+
+
+def test_a_run_in_a_folder_called_trainings_is_no_leftover_and_is_verified(tmp_path):
+    run = api.run(DATA, out=tmp_path / "trainings" / "mine", method="fedavg", **SETTINGS)
+    assert list(leftovers(tmp_path)) == []
+    assert "scores" in {one.kind for one in api.verify(run.folder, DATA)}
+
+
+def test_the_trainings_of_a_comparison_are_no_leftovers_when_looked_at_alone(folder):
+    assert list(leftovers(folder / "trainings")) == []
+
+
+def test_a_lost_training_keeps_nobody_from_clearing_the_rest(folder, tmp_path):
+    shutil.rmtree(training_of(cell(folder, "fedavg+keep")))
+    killed = tmp_path / "killed"
+    for name in ("checkpoint", "heads"):
+        (killed / name).mkdir(parents=True)
+    (killed / ".lock").touch()
+    [left] = leftovers(tmp_path)
+    assert left.path == killed
+    with lock_file(killed / ".lock", wait=False):
+        clear([left])
+    assert killed.exists()
+    clear([left])
+    assert not killed.exists()
+
+
+def test_a_row_of_another_training_is_not_trained_into_a_shared_one(folder):
+    path = cell(folder, "fedrep+finetune")
+    (path / "result.json").unlink()
+    config = dataclasses.replace(config_of(path), personalize="common")
+    with pytest.raises(RepperError, match="these settings need another training"):
+        list(execute(config, DATA, resume=True))
+    assert [one.status for one in api.verify(cell(folder, "fedrep+keep"), DATA)].count(WRONG) == 0
+
+
+def test_a_common_head_goes_on_where_it_was_killed(tmp_path):
+    rows = "fedavg+keep,fedavg+common"
+    config = Config(data="toy", out=str(tmp_path / "c"), **SETTINGS)
+    done = 0
+    for event in compare(config, rows_of(rows), 1, DATA):
+        if isinstance(event, RoundDone) and event.record["round"] > SETTINGS["rounds"]:
+            done = event.record["round"]
+            if done == SETTINGS["rounds"] + 2:
+                break
+    assert done == SETTINGS["rounds"] + 2
+    _, rounds = resumed(tmp_path / "c", rows)
+    assert rounds[0] == done + 1  # no round is repeated

@@ -112,7 +112,8 @@ class _Run:
             "result": self._result,
             "scores": self._scores,
         }
-        if self.folder.parent.name != run_folder.TRAININGS:
+        alone = self.folder.parent.name != run_folder.TRAININGS
+        if alone or (self.folder / run_folder.RESULT).is_file():
             looks |= results
         for kind, look in looks.items():
             yield checked(self.folder, kind, look)

@@ -12,9 +12,12 @@ from repper.basics.errors import RepperError
 from repper.basics.files import InUseError, alone_in, lock_file
 from repper.runs.folders import (
     CELLS,
+    COMPARISON,
     MARKS,
     MODEL_FOLDER,
+    REPRODUCTION,
     SITE,
+    SWEEP,
     Folder,
     folder_at,
     folders_in,
@@ -25,10 +28,14 @@ from repper.runs.folders import (
     whole_name,
     whole_of,
 )
-from repper.runs.run_folder import BEFORE_CONFIG, HEADS, LOCK, RESULT, TRAININGS
+from repper.runs.run_folder import BEFORE_CONFIG, ENVIRONMENT, HEADS, LOCK, RESULT, TRAININGS
 
 ABANDONED = re.compile(r"\.[^/]+\.tmp")
 """The name of a run folder that was not complete: see `branch`."""
+
+
+class FolderInUseError(RepperError):
+    """A process is writing to a folder that was to be removed."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class Leftover:
     path: Path
     why: str
     files: tuple[Path, ...]
+    folder: Folder
+    """The folder whose locks are held while these files are deleted."""
 
     @property
     def size(self) -> int:
@@ -121,7 +130,7 @@ def _all_locks(folder: Folder) -> ExitStack:
                 for lock in dict.fromkeys([folder.path / LOCK, *folder.locks]):
                     held.enter_context(lock_file(lock, wait=False))
         except InUseError as error:
-            raise RepperError(
+            raise FolderInUseError(
                 f"a process is running in {folder.path}: wait for it, or end it first"
             ) from error
         except OSError as error:
@@ -151,7 +160,8 @@ def _delete(root: Path, files: Sequence[Path]) -> None:
 
 
 def _turn(file: Path) -> int:
-    return 0 if file.name == RESULT else 2 if file.name in MARKS else 3 if file.name == LOCK else 1
+    marks = {*MARKS, ENVIRONMENT}  # a run is known by both its settings and its environment
+    return 0 if file.name == RESULT else 2 if file.name in marks else 3 if file.name == LOCK else 1
 
 
 def leftovers(root: Path) -> Iterator[Leftover]:
@@ -165,10 +175,11 @@ def leftovers(root: Path) -> Iterator[Leftover]:
 
 def _left_in(folder: Folder) -> Iterator[Leftover]:
     whole: dict[Path, list[Path]] = {}
-    unneeded = list(unneeded_trainings(folder))
+    whole_kinds = (COMPARISON, SWEEP, REPRODUCTION)  # elsewhere, who needs a training is not known
+    unneeded = list(unneeded_trainings(folder)) if folder.kind in whole_kinds else []
     for training in unneeded:
         inside = tuple(file for file in folder.own if training in file.parents)
-        yield Leftover(training, "a training that no run uses", inside)
+        yield Leftover(training, "a training that no run uses", inside, folder)
     for file in folder.own:
         if any(training in file.parents for training in unneeded):
             continue
@@ -177,9 +188,9 @@ def _left_in(folder: Folder) -> Iterator[Leftover]:
         if places and inner[places[0] - 1] in (CELLS, TRAININGS):
             whole.setdefault(folder.path.joinpath(*inner[: places[0] + 1]), []).append(file)
         elif is_leftover(file):
-            yield Leftover(file, f"an unfinished copy of {whole_name(file).name}", (file,))
+            yield Leftover(file, f"an unfinished copy of {whole_name(file).name}", (file,), folder)
     for path, files in whole.items():
-        yield Leftover(path, "an unfinished copy of a training", tuple(files))
+        yield Leftover(path, "an unfinished copy of a training", tuple(files), folder)
 
 
 def _never_begun(root: Path) -> Iterator[Leftover]:
@@ -191,10 +202,17 @@ def _never_begun(root: Path) -> Iterator[Leftover]:
             continue
         begun = Folder(path, "run")
         if not begun.strange and not begun.in_use:
-            yield Leftover(path, "a run that was killed before it began", begun.own)
+            yield Leftover(path, "a run that was killed before it began", begun.own, begun)
 
 
 def clear(found: Iterable[Leftover]) -> None:
-    """Remove leftovers."""
+    """Remove leftovers; those that a process has taken up since they were found stay."""
     for one in found:
-        _delete(one.path, one.files)
+        with suppress(FolderInUseError), _all_locks(one.folder):
+            now = folder_at(one.folder.path)
+            if now is None:  # a run that has not begun since
+                left = [(one.folder.path, Folder(one.folder.path, "run").own)]
+            else:
+                left = [(each.path, each.files) for each in _left_in(now)]
+            if (one.path, one.files) in left:
+                _delete(one.path, one.files)

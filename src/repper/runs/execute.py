@@ -155,7 +155,7 @@ def carry_out(planned: Plan, fleet: OpenFleet, *, resume: bool, overwrite: bool)
     """Begin or resume a run: its stages, then the clients' heads, into its folder."""
     config, folder, stages = planned.config, planned.folder, planned.work.stages
     run_folder.check_folder(folder, config, resume=resume, overwrite=overwrite)
-    if overwrite:
+    if overwrite and planned.elsewhere:
         planned = planned.in_folder()
     with ExitStack() as locks:
         for one in dict.fromkeys([folder, planned.training]):
@@ -224,6 +224,11 @@ def _begin_training(planned: Plan) -> Checkpoint:
         raise RepperError(
             f"{planned.folder} shares its training of {before.rounds} rounds with other runs: "
             f"choose another --out for {config.rounds} rounds"
+        )
+    if planned.elsewhere and folder.name != planned.name_of_training:
+        raise RepperError(
+            f"{planned.folder} shares its training with other runs, and these settings need "
+            f"another training: choose another --out"
         )
     if before.rounds < config.rounds:
         go_back(folder, 1)  # more rounds are more of the first stage

@@ -184,7 +184,10 @@ def unneeded_trainings(folder: Folder) -> Iterator[Path]:
     """The trainings in a comparison, a sweep or a reproduction that none of its runs points to."""
     runs = {file.parent for file in folder.files if file.name == CONFIG}
     trainings = {one for one in runs if one.parent.name == TRAININGS}
-    needed = {training_of(one).resolve() for one in runs - trainings}
+    try:
+        needed = {training_of(one).resolve() for one in runs - trainings}
+    except RepperError:
+        return  # a run has lost its training: which ones are needed is not known
     yield from sorted(one for one in trainings if one.resolve() not in needed)
 
 

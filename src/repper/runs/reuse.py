@@ -42,13 +42,16 @@ from repper.settings.config_file import write_config
 def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
     """Make `target` a copy of the training of the finished run `source`.
 
-    What was in `target` stays until all is there. `elsewhere` is noted: the training was made by
-    another command.
+    What was in `target` stays until all is there, and altogether if it has come as far: its later
+    rounds are not repeated. `elsewhere` is noted: the training was made by another command.
     """
     try:
         check_trained(source)
     except RepperError as error:
         raise RepperError(f"{error}; remove {source} to have it trained again") from error
+    checkpoint, rounds = _trained_to(source, Run(source).stages_and_holds[0])
+    if rounds and _rounds_of(target) >= rounds:
+        return
     config = replace(_untested(read_run_config(source)), out=str(target))
     trained = training_of(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +60,6 @@ def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
     prepare(made, overwrite=False)
     if (trained / PRIVATE).is_dir():
         PrivateStore(trained / PRIVATE).link_to(made / PRIVATE)
-    checkpoint, rounds = _trained_to(source, Run(source).stages_and_holds[0])
     for name, path in ((CHECKPOINT, checkpoint), (PARTITION, source / PARTITION)):
         if path.is_file():
             shutil.copyfile(path, made / name)
@@ -74,17 +76,26 @@ def branch(source: Path, target: Path, *, elsewhere: bool) -> None:
     content = before | {"training": training, "reused": reused}
     write_json(made / ENVIRONMENT, content)
     write_config(made / CONFIG, config)
-    if target.exists():
-        shutil.rmtree(target)
+    before_it = target.with_name(f".{target.name}.old.tmp")
+    shutil.rmtree(before_it, ignore_errors=True)
+    if target.exists():  # runs may point to it: it is gone for no longer than a rename takes
+        target.replace(before_it)
     made.replace(target)
+    shutil.rmtree(before_it, ignore_errors=True)
 
 
 def is_trained(training: Path, rounds: int) -> bool:
     """Whether a training is finished."""
-    if not (training / CONFIG).is_file():
-        return False
+    return (training / CONFIG).is_file() and (not rounds or _rounds_of(training) == rounds)
+
+
+def _rounds_of(training: Path) -> int:
+    """The rounds of a training's checkpoint; 0 if there is none."""
     path = training / CHECKPOINT
-    return not rounds or (path.is_file() and read_notes(path).get("round") == str(rounds))
+    if not ((training / CONFIG).is_file() and path.is_file()):
+        return 0
+    number = read_notes(path).get("round", "")
+    return int(number) if number.isdecimal() else 0
 
 
 def check_trained(folder: Path) -> None:

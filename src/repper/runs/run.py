@@ -16,6 +16,7 @@ from repper.basics.params import Params, digest
 from repper.basics.tensor_files import read_notes
 from repper.data.images import read_image
 from repper.data.partition import read_partition
+from repper.data.shape import shaped
 from repper.edge.saved_head import SavedHead, read_head
 from repper.edge.unknown import Unknown
 from repper.encoders.encoder import EncoderSpec, features_of, read_encoder
@@ -241,6 +242,7 @@ class Run:
         spec, params, head = self.classifier(client)
         try:
             data = load_data(replace(config, download=False))
+            data = shaped(data, spec.channels, spec.size)
             rows = read_partition(self.folder / PARTITION, data).train[client]
         except RepperError:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from repper.basics.documents import read_json, write_json
-from repper.basics.errors import missing_extra
+from repper.basics.errors import RepperError, missing_extra
 from repper.basics.files import lock_file
 from repper.runs.round_log import read_rounds
 from repper.runs.run import Run
@@ -63,9 +63,40 @@ def open_trackers(
         return
     done = [one for one in read_rounds(folder) if one["round"] <= finished_rounds]
     with ExitStack() as stack:
-        yield tuple(
-            stack.enter_context(opening[name](folder, config, done)) for name in config.trackers
-        )
+        found: list[Tracker] = []
+        for name in config.trackers:
+            with _telling(name):
+                found.append(_Told(name, stack.enter_context(opening[name](folder, config, done))))
+        yield tuple(found)
+
+
+@contextmanager
+def _telling(name: str) -> Iterator[None]:
+    """Make one sentence of whatever fails in a tracker; the run can be resumed without it."""
+    try:
+        yield
+    except RepperError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise RepperError(
+            f"--track {name} failed: {text}; leave out --track {name} and add --resume, or mend it"
+        ) from error
+
+
+class _Told:
+    """A tracker whose failures are one sentence."""
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        self._name, self._tracker = name, tracker
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        with _telling(self._name):
+            self._tracker.round(record)
+
+    def finish(self, run: Run) -> None:
+        with _telling(self._name):
+            self._tracker.finish(run)
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -156,7 +187,8 @@ def _mlflow(folder: Path, config: Config, done: Sequence[Mapping[str, Any]]) -> 
         status = "KILLED"
         raise
     finally:
-        client.set_terminated(run, status)
+        with suppress(Exception):  # the run's own error, if there is one, says more
+            client.set_terminated(run, status)
 
 
 def mlflow_client(store: Path) -> MlflowClient:
