@@ -1,4 +1,4 @@
-// An image file as the array an encoder takes, as repper.datasets.images.read_image has it.
+// An image file as the array an encoder takes, as repper.data.images.read_image has it.
 
 import { Refused } from "../files/refused.js";
 import { greyOf, layOnWhite } from "./colour.js";
