@@ -582,3 +582,18 @@ def test_heads_of_a_sample_of_clients_are_those_of_all(tmp_path, engine):
     with pytest.raises(RepperError, match=f"client {other} has no head: --personalize-clients 3"):
         some.predict(other, image)
     assert len(some.predict(int(min(fitted)), image)) == 1
+
+
+def test_a_damaged_manifest_is_no_lack_of_images(digits, tmp_path):
+    """Else `unknown` would be left out of predictions without a word."""
+    settings = {"clients": 4, "rounds": 1, "epochs": 1, "width": 0.25, "engine": "serial", "knn": 0}
+    run = api.run(digits, method="fedavg", out=tmp_path / "run", **settings)
+    assert api.open_run(run.folder).rule_for_unknown(0) is not None
+    path = run.folder / "partition.json"
+    whole = path.read_text()
+    path.write_text(whole.replace("1", "2", 1))
+    with pytest.raises(RepperError, match=r"partition\.json"):
+        api.open_run(run.folder).rule_for_unknown(0)
+    path.unlink()
+    with pytest.raises(RepperError, match=r"partition\.json"):
+        api.open_run(run.folder).rule_for_unknown(0)

@@ -240,6 +240,9 @@ class Run:
         if config.shift != "none":
             return None
         spec, params, head = self.classifier(client)
+        if not read_environment(self.folder).get("digests", {}).get("partition"):
+            return None  # a site's folder, or one of an older version
+        read_manifest(self.folder)  # a damaged manifest is no lack of images
         try:
             data = load_data(replace(config, download=False))
             data = shaped(data, spec.channels, spec.size)
