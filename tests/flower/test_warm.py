@@ -339,6 +339,7 @@ def test_it_can_be_started_before_the_first_message(tmp_path):
     site = Site(tmp_path)
     warm.start(site.home, "flwr-clientapp", site.environment)
     assert (site.folder / shim.SOCKET).is_socket()
+    until(site.servers, "it has not begun")  # the process may just be loading its program
     [server] = site.servers()
     assert site.send("print(modules)").stdout == "True\n"
     assert site.servers() == [server]
